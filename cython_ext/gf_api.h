@@ -1,0 +1,73 @@
+// The one C interface between the kernels (module hvd_gradflow.device._kernels) and whoever calls
+// them from compiled code (module hvd_gradflow.reduce._engine). The kernels module hands out a
+// pointer to `gf_api` in a PyCapsule named GF_API_CAPSULE, so neither module links the other.
+#ifndef GF_API_H
+#define GF_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define GF_API_VERSION 1
+#define GF_API_CAPSULE "hvd_gradflow.device._kernels.api"
+
+// Element types, as written in wire headers and in announcements.
+enum gf_dtype { GF_F32 = 1, GF_F64 = 2, GF_F16 = 3, GF_BF16 = 4 };
+
+enum gf_rounding { GF_NEAREST = 0, GF_STOCHASTIC = 1 };
+
+// What a decoder may answer. Everything but GF_WIRE_OK becomes a WireError.
+enum gf_wire_status {
+  GF_WIRE_OK = 0,
+  GF_WIRE_TRUNCATED = 1,   // fewer bytes than header + payload length
+  GF_WIRE_MAGIC = 2,       // not one of our payloads
+  GF_WIRE_VERSION = 3,     // a version this build does not read
+  GF_WIRE_CODEC = 4,       // another codec, or another configuration of it, than expected
+  GF_WIRE_COUNT = 5,       // another element count than expected
+  GF_WIRE_LENGTH = 6,      // the payload's length cannot be right for its count
+  GF_WIRE_CHECKSUM = 7,    // CRC32C differs
+  GF_WIRE_CONTENT = 8      // well-formed header, impossible body
+};
+
+// A codec with its options; plain data, it travels in the engine's messages (32 bytes).
+struct gf_codec_spec {
+  uint16_t id;        // wire id of the codec
+  uint8_t bits;       // bits per code (uniform quantizer), else 0
+  uint8_t rounding;   // gf_rounding
+  uint32_t block;     // elements per block; 1 where the codec has no blocks
+  uint64_t seed;      // of the stochastic rounding
+  uint64_t params[2]; // the codec's own options
+};
+
+// One stochastic draw is a function of (key, index): the key is made once per payload by gf_dither_key.
+struct gf_codec_ops {
+  void *ctx;  // passed first to each function; a codec in C++ ignores it
+  // Upper bound of a payload's bytes, header included, whatever the content.
+  size_t (*max_encoded_size)(void *ctx, const gf_codec_spec *spec, size_t n);
+  // Encode x[0..n) (+ residual[0..n) if not null) into out, header included; returns bytes written.
+  // With a residual: afterwards residual = (x + residual) - decoded, except in blocks that are not
+  // finite, where it keeps its value. `first` is the global index of x[0] in its tensor or bucket, a
+  // multiple of the block; it feeds the dither.
+  size_t (*encode)(void *ctx, const gf_codec_spec *spec, const float *x, float *residual, size_t n,
+                   uint64_t dither_key, uint64_t first, uint8_t *out);
+  // Both check the whole payload before they write; they return a gf_wire_status.
+  int (*decode)(void *ctx, const gf_codec_spec *spec, const uint8_t *in, size_t bytes, float *out, size_t n);
+  int (*decode_add)(void *ctx, const gf_codec_spec *spec, const uint8_t *in, size_t bytes, float *acc, size_t n);
+};
+
+struct gf_api {
+  int version;                                            // GF_API_VERSION
+  const gf_codec_ops *(*find_codec)(uint16_t id);         // null: no such codec in C++
+  uint64_t (*dither_key)(uint64_t seed, uint64_t rank, uint64_t name_hash, uint64_t sequence, uint64_t stage);
+  uint32_t (*crc32c)(uint32_t seed, const void *data, size_t bytes);
+  // dst[i] = (float) src[i], src of any gf_dtype. Returns 1 if every element is finite, else 0.
+  int (*load_f32)(const void *src, int dtype, float *dst, size_t n);
+  // dst[i] = (dtype) (src[i] * scale), rounded to nearest even.
+  void (*store_f32)(const float *src, float scale, void *dst, int dtype, size_t n);
+  // dst = (srcs[0] + srcs[1] + ... ) * scale, added in that order; count >= 1; dst may be srcs[0].
+  void (*sum_f32)(float *dst, const float *const *srcs, int count, float scale, size_t n);
+  void (*sum_f64)(double *dst, const double *const *srcs, int count, double scale, size_t n);
+  // Sum of squares in a fixed order (the same value on every SIMD level); non-finite elements count 0.
+  double (*energy)(const float *x, size_t n);
+};
+
+#endif

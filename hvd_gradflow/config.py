@@ -1,0 +1,90 @@
+"""Settings read from ``GRADFLOW_*`` variables, in this one place (listed in docs/configuration.md)."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from hvd_gradflow.errors import ConfigError
+
+PREFIX = "GRADFLOW_"
+
+
+def _setting(default: Any, doc: str, *, low: float | None = None, choices: tuple = (), same: bool = True):
+    """Describe one setting; ``same`` marks those that all ranks must agree on."""
+    return field(default=default, metadata={"doc": doc, "low": low, "choices": choices, "same": same})
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of one process; construct by :func:`load` to read the environment."""
+
+    backend: str = _setting("cpu", "kernels: compiled (cpu) or reference (numpy)", choices=("cpu", "numpy"))
+    simd: str = _setting(
+        "auto", "instruction level of the compiled kernels", choices=("auto", "avx512", "avx2", "portable"), same=False
+    )
+    shm_dir: str = _setting("/dev/shm", "directory of the file that ranks of one node share", same=False)
+    ranks_per_node: int = _setting(0, "treat every n local ranks as a node of their own; 0: by host", low=0)
+    chunk_kib: int = _setting(256, "KiB of uncompressed gradient in one chunk", low=4)
+    window: int = _setting(8, "chunks under way to one peer, in one direction", low=1)
+    shm_slots: int = _setting(8, "chunks of each rank that fit into the shared memory of its node", low=2)
+    bucket_mib: float = _setting(16.0, "MiB of uncompressed gradient in one bucket", low=0.001)
+    min_elements: int = _setting(1024, "gradients with fewer elements are exchanged uncompressed", low=0)
+    submit_warn: float = _setting(60.0, "seconds until ranks that have not submitted a tensor are named", low=0.01)
+    submit_timeout: float = _setting(1800.0, "seconds until they make the job fail", low=0.01)
+    progress_timeout: float = _setting(60.0, "seconds without progress of a peer or link until failure", low=0.05)
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value, low, choices = getattr(self, f.name), f.metadata["low"], f.metadata["choices"]
+            if choices and value not in choices:
+                raise ConfigError(f"{variable(f.name)}={value!r}: expected one of {', '.join(choices)}")
+            if low is not None and not (low <= value < float("inf")):
+                raise ConfigError(f"{variable(f.name)}={value!r}: expected a finite number of at least {low:g}")
+
+    def with_options(self, **options: Any) -> Config:
+        """Return a copy with some settings changed; unknown names are refused."""
+        known = {f.name for f in fields(self)}
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"unknown setting {name!r}; known: {', '.join(sorted(known))}")
+        return replace(self, **options)
+
+    def shared(self) -> dict[str, Any]:
+        """Return the settings that all ranks must agree on."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["same"]}
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def load(environ: Mapping[str, str] | None = None) -> Config:
+    """Read the settings from the environment.
+
+    Raises
+    ------
+    ConfigError
+        For a ``GRADFLOW_*`` variable that does not exist, or a value that cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    kinds = {variable(f.name): f for f in fields(Config)}
+    values: dict[str, Any] = {}
+    for key, text in environ.items():
+        if not key.startswith(PREFIX):
+            continue
+        if key not in kinds:
+            close = difflib.get_close_matches(key, kinds, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise ConfigError(f"unknown variable {key}{hint}; known: {', '.join(sorted(kinds))}")
+        f = kinds[key]
+        kind = type(f.default)
+        try:
+            values[f.name] = kind(text)
+        except ValueError:
+            raise ConfigError(f"{key}={text!r}: expected {'an integer' if kind is int else 'a number'}") from None
+    return Config(**values)

@@ -1,0 +1,34 @@
+"""Errors, one class per kind of trouble a caller can act upon."""
+
+
+class GradflowError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ConfigError(GradflowError, ValueError):
+    """An option, name or ``GRADFLOW_*`` variable that does not exist or has an impossible value."""
+
+
+class WireError(GradflowError, ValueError):
+    """A payload that cannot be decoded: truncated, damaged, of another version or size."""
+
+
+class MismatchError(GradflowError):
+    """Ranks disagree about a tensor (shape, dtype, codec, order) or about their configuration."""
+
+
+class PeerError(GradflowError):
+    """A rank that is missing, has ended, has stopped or has failed."""
+
+
+class WaitTimeout(GradflowError, TimeoutError):
+    """``Handle.wait(timeout=...)`` ran out; the reduction itself goes on."""
+
+
+class UnsupportedError(GradflowError, NotImplementedError):
+    """A feature of Horovod that is not carried here, or a build that cannot carry it."""
+
+
+def unknown_name(kind: str, name: object, known) -> ConfigError:
+    """The one sentence for a name that does not exist, with the list of what does."""
+    return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(sorted(map(str, known)))}")
