@@ -1,0 +1,91 @@
+"""What a policy is: the choice of a codec for every tensor of one stream; and the simplest one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hvd_gradflow.codec.policy_model import elements
+
+if TYPE_CHECKING:
+    from hvd_gradflow.codec.base import Codec
+
+
+class Spec(Protocol):
+    """What a policy looks at; :class:`hvd_gradflow.reduce.TensorSpec` is one."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
+
+
+class Policy:
+    """Decides the codec of every tensor of one stream; the same on all ranks, since it sees equal numbers.
+
+    Attributes
+    ----------
+    wants_statistics : bool
+        Whether :meth:`update` has any use for statistics; without, none are exchanged.
+    """
+
+    name = "policy"
+    wants_statistics = False
+
+    def fresh(self) -> Policy:
+        """Return a policy of the same options without a past, for one more stream."""
+        return self
+
+    def start(self, specs: Sequence[Spec], importance: str, min_elements: int) -> dict[str, Codec]:
+        """Return the codec of each tensor by name, before anything was measured.
+
+        Parameters
+        ----------
+        specs : sequence of Spec
+            The tensors of the stream.
+        importance : {"energy", "coordinate"}
+            How the optimizer weighs errors. SGD sums them up by energy; Adam and its like divide every
+            coordinate by its own size, so that each coordinate weighs alike.
+        min_elements : int
+            Tensors with fewer elements go uncompressed.
+        """
+        raise TypeError(f"{type(self).__name__} does not define start(); a policy must")
+
+    def update(self, statistics: Mapping[str, tuple[float, float]]) -> dict[str, Codec] | None:
+        """Take in the statistics of a round; return the whole new table, or None for "as before".
+
+        Parameters
+        ----------
+        statistics : mapping of str to (float, float)
+            Name to (gradient energy, residual energy): sums of squares, equal on all ranks. Tensors that were
+            not encoded in this round are missing.
+        """
+        return None
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the name and all options, as plain values."""
+        return {"name": self.name}
+
+
+class FixedPolicy(Policy):
+    """One codec for every tensor that is not small."""
+
+    name = "fixed"
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+
+    def start(self, specs: Sequence[Spec], importance: str, min_elements: int) -> dict[str, Codec]:
+        none = codec_of("none")
+        return {s.name: none if elements(s.shape) < min_elements else self.codec for s in specs}
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "codec": self.codec.get_config()}
+
+
+def codec_of(name: str, **options: Any) -> Codec:
+    """Look up a codec, with those of `options` that it knows."""
+    from hvd_gradflow.codec.registry import get
+
+    known = get(name).get_config()
+    return get(name, **{key: value for key, value in options.items() if key in known})
