@@ -1,0 +1,91 @@
+"""The console script ``gradflow``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hvd_gradflow import __version__
+from hvd_gradflow.errors import GradflowError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments after the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        0 if all is well, 1 if something that is needed is missing or a run failed. Arguments that make no
+        sense end in ``SystemExit(2)``.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except GradflowError as error:
+        print(f"gradflow: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"gradflow: {error.filename or 'file'}: {error.strerror}", file=sys.stderr)
+    except ImportError as error:
+        print(f"gradflow: {error}; `gradflow check` says what is missing", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("gradflow", description="Compressed gradient exchange for Horovod jobs.")
+    parser.add_argument("--version", action="version", version=f"hvd_gradflow {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    check = commands.add_parser("check", help="what works here, and how to mend the rest")
+    check.set_defaults(run=_check)
+
+    bench = commands.add_parser("bench", help="measure on this machine")
+    benches = bench.add_subparsers(metavar="WHAT", required=True)
+    codec = benches.add_parser("codec", help="encode and decode speed, bytes and error of each codec")
+    codec.add_argument("--megabytes", type=_positive, default=64, metavar="N", help="float32 to encode (64)")
+    codec.add_argument("--codecs", nargs="+", metavar="NAME", help="which ones (all)")
+    codec.add_argument("--repeats", type=_positive, metavar="N", help="runs a figure is the median of")
+    codec.set_defaults(run=_bench_codec)
+
+    for command in (check, codec):
+        command.add_argument("--json", metavar="FILE", help="write the result as JSON too")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected at least 1")
+    return number
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from hvd_gradflow import check
+
+    found = check.findings()
+    print(check.as_text(found))
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(check.as_json(found), file, indent=2)
+    return 0 if check.works(found) else 1
+
+
+def _bench_codec(arguments: argparse.Namespace) -> int:
+    from hvd_gradflow.bench_codec import run_codec_bench
+
+    options: dict[str, Any] = {"megabytes": arguments.megabytes, "codecs": arguments.codecs}
+    if arguments.repeats:
+        options["repeats"] = arguments.repeats
+    run_codec_bench(json_path=arguments.json, **options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Settings from the environment."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hvd_gradflow import config
+from hvd_gradflow.config import Config, load, variable
+from hvd_gradflow.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_defaults_without_variables():
+    assert load({}) == Config()
+
+
+def test_variables_of_others_are_left_alone():
+    assert load({"HOROVOD_CYCLE_TIME": "1", "GRADFLOWER": "x"}) == Config()
+
+
+def test_values_take_the_type_of_their_default():
+    found = load({"GRADFLOW_CHUNK_KIB": "64", "GRADFLOW_BUCKET_MIB": "2.5", "GRADFLOW_BACKEND": "numpy"})
+    assert (found.chunk_kib, found.bucket_mib, found.backend) == (64, 2.5, "numpy")
+    assert isinstance(found.chunk_kib, int)
+
+
+def test_the_process_environment_is_the_default(monkeypatch):
+    monkeypatch.setenv("GRADFLOW_WINDOW", "3")
+    assert load().window == 3
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest():
+    with pytest.raises(
+        ConfigError, match=r"unknown variable GRADFLOW_CHUNK_KB \(did you mean GRADFLOW_CHUNK_KIB\?\)"
+    ):
+        load({"GRADFLOW_CHUNK_KB": "64"})
+
+
+def test_an_unknown_variable_far_from_all_lists_them():
+    with pytest.raises(
+        ConfigError, match=r"unknown variable GRADFLOW_ZZZZZZZZZZZZZZZ; known: .*GRADFLOW_WINDOW"
+    ):
+        load({"GRADFLOW_ZZZZZZZZZZZZZZZ": "1"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("GRADFLOW_CHUNK_KIB", "many", "GRADFLOW_CHUNK_KIB='many': expected an integer"),
+        ("GRADFLOW_CHUNK_KIB", "1.5", "expected an integer"),
+        ("GRADFLOW_CHUNK_KIB", "0", "GRADFLOW_CHUNK_KIB=0: expected a finite number of at least 4"),
+        ("GRADFLOW_BUCKET_MIB", "x", "expected a number"),
+        ("GRADFLOW_BUCKET_MIB", "nan", "expected a finite number"),
+        ("GRADFLOW_SUBMIT_TIMEOUT", "inf", "expected a finite number"),
+        ("GRADFLOW_PROGRESS_TIMEOUT", "-1", "at least 0.05"),
+        ("GRADFLOW_BACKEND", "gpu", "GRADFLOW_BACKEND='gpu': expected one of cpu, numpy"),
+        ("GRADFLOW_SIMD", "sse", "expected one of auto, avx512, avx2, portable"),
+        ("GRADFLOW_RANKS_PER_NODE", "-2", "at least 0"),
+    ],
+)
+def test_impossible_values_are_named(key, value, words):
+    with pytest.raises(ConfigError, match=words):
+        load({key: value})
+
+
+def test_with_options_changes_and_refuses():
+    assert Config().with_options(window=2).window == 2
+    with pytest.raises(ConfigError, match=r"unknown setting 'windows'; known: .*window"):
+        Config().with_options(windows=2)
+    with pytest.raises(ConfigError, match="GRADFLOW_WINDOW=0"):
+        Config().with_options(window=0)
+
+
+def test_what_ranks_must_agree_on_leaves_out_what_may_differ():
+    shared = Config().shared()
+    assert "chunk_kib" in shared
+    assert not {"simd", "shm_dir"} & set(shared)
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Config)])
+def test_each_setting_is_documented(name):
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    default = getattr(Config(), name)
+    row = next((line for line in page.splitlines() if line.startswith(f"| `{variable(name)}`")), None)
+    assert row is not None, f"docs/configuration.md has no row for {variable(name)}"
+    written = f"{default:g}" if isinstance(default, float) else str(default)
+    assert f"| `{written}` |" in row, f"{row}: the default is {written}"
+
+
+def test_only_settings_are_documented():
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    rows = {line.split("`")[1] for line in page.splitlines() if line.startswith(f"| `{config.PREFIX}")}
+    assert rows == {variable(f.name) for f in fields(Config)}
