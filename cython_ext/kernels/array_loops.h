@@ -1,0 +1,131 @@
+// Loops over plain arrays: conversions, sums, energy. No include guard by design: included inside each
+// level's namespace. The vector types are GCC's, lowered to whatever the level has.
+
+typedef float Float8 __attribute__((vector_size(32)));
+typedef int32_t Int8 __attribute__((vector_size(32)));
+typedef float Float4 __attribute__((vector_size(16)));
+typedef int32_t Int4 __attribute__((vector_size(16)));
+typedef double Double4 __attribute__((vector_size(32)));
+
+inline bool load_f32(const void *src, int dtype, float *dst, size_t n) {
+  uint32_t m = 0;
+  switch (dtype) {
+    case GF_F32: {
+      const float *s = static_cast<const float *>(src);
+      for (size_t i = 0; i < n; ++i) {
+        const uint32_t a = gf_abs_bits(s[i]);
+        m = a > m ? a : m;
+        dst[i] = s[i];
+      }
+      break;
+    }
+    case GF_F64: {
+      const double *s = static_cast<const double *>(src);
+      for (size_t i = 0; i < n; ++i) {
+        dst[i] = (float)s[i];
+        const uint32_t a = gf_abs_bits(dst[i]);
+        m = a > m ? a : m;
+      }
+      break;
+    }
+    case GF_F16: {
+      const uint8_t *s = static_cast<const uint8_t *>(src);
+      for (size_t i = Simd::load_half(s, dst, n, &m); i < n; ++i) {
+        dst[i] = gf_float_from_half(load_u16(s, i));
+        const uint32_t a = gf_abs_bits(dst[i]);
+        m = a > m ? a : m;
+      }
+      break;
+    }
+    case GF_BF16: {
+      const uint16_t *s = static_cast<const uint16_t *>(src);
+      for (size_t i = 0; i < n; ++i) {
+        dst[i] = gf_float_from_bf16(s[i]);
+        const uint32_t a = gf_abs_bits(dst[i]);
+        m = a > m ? a : m;
+      }
+      break;
+    }
+  }
+  return m < GF_INF_BITS;
+}
+
+inline void store_f32(const float *src, float scale, void *dst, int dtype, size_t n) {
+  switch (dtype) {
+    case GF_F32: {
+      float *d = static_cast<float *>(dst);
+      for (size_t i = 0; i < n; ++i) d[i] = gf_mul(src[i], scale);
+      break;
+    }
+    case GF_F64: {
+      double *d = static_cast<double *>(dst);
+      for (size_t i = 0; i < n; ++i) d[i] = gf_mul(src[i], scale);
+      break;
+    }
+    case GF_F16: {
+      uint8_t *d = static_cast<uint8_t *>(dst);
+      for (size_t i = Simd::store_half(src, scale, d, n); i < n; ++i)
+        store_u16(d, i, gf_half_from_float(gf_mul(src[i], scale)));
+      break;
+    }
+    case GF_BF16: {
+      uint16_t *d = static_cast<uint16_t *>(dst);
+      for (size_t i = 0; i < n; ++i) d[i] = gf_bf16_from_float(gf_mul(src[i], scale));
+      break;
+    }
+  }
+}
+
+// Reads all sources of a position before it writes there, so dst may be one of them.
+template <typename T, typename V>
+inline void sum_of(T *dst, const T *const *srcs, int count, T scale, size_t n) {
+  constexpr size_t lanes = sizeof(V) / sizeof(T);
+  size_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    V acc[4], v[4];
+    memcpy(acc, srcs[0] + i, sizeof acc);
+    for (int s = 1; s < count; ++s) {
+      memcpy(v, srcs[s] + i, sizeof v);
+      for (int k = 0; k < 4; ++k) acc[k] += v[k];
+    }
+    for (int k = 0; k < 4; ++k) acc[k] *= scale;
+    memcpy(dst + i, acc, sizeof acc);
+  }
+  for (; i < n; ++i) {
+    T acc = srcs[0][i];
+    for (int s = 1; s < count; ++s) acc += srcs[s][i];
+    dst[i] = acc * scale;
+  }
+}
+
+inline void sum_f32(float *dst, const float *const *srcs, int count, float scale, size_t n) {
+  sum_of<float, Float8>(dst, srcs, count, scale, n);
+}
+
+inline void sum_f64(double *dst, const double *const *srcs, int count, double scale, size_t n) {
+  sum_of<double, Double4>(dst, srcs, count, scale, n);
+}
+
+// Eight lanes, lane j adding the squares of elements j, j + 8, ... in double, where they are exact; then
+// ((0+4) + (1+5)) + ((2+6) + (3+7)).
+inline double energy(const float *x, size_t n) {
+  Double4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+  for (size_t i = 0; i < n; i += 8) {
+    Float4 v[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+    if (n - i >= 8)
+      memcpy(v, x + i, sizeof v);
+    else
+      memcpy(v, x + i, (n - i) * sizeof(float));
+    for (int k = 0; k < 2; ++k) {
+      Int4 bits;
+      memcpy(&bits, &v[k], sizeof bits);
+      bits &= (bits & 0x7f800000) != 0x7f800000;
+      memcpy(&v[k], &bits, sizeof bits);
+    }
+    const Double4 a = __builtin_convertvector(v[0], Double4), b = __builtin_convertvector(v[1], Double4);
+    low += a * a;
+    high += b * b;
+  }
+  const Double4 s = low + high;
+  return (s[0] + s[1]) + (s[2] + s[3]);
+}

@@ -1,0 +1,215 @@
+#include "frame.h"
+
+#include <string.h>
+
+#include "crc32c.h"
+#include "float_env.h"
+#include "levels.h"
+
+namespace gradflow {
+namespace {
+
+// Codes are checksummed a tile at a time, while they are in the first-level cache.
+constexpr size_t kTileElements = 8192;
+constexpr size_t kTileBytes = 8192;
+constexpr uint32_t kMinBlock = 32;
+constexpr uint32_t kMaxBlock = 32768;
+
+uint8_t block_log2(const gf_codec_spec &spec, const Layout &layout) {
+  return layout.scale_bytes ? (uint8_t)__builtin_ctz(spec.block) : 0;
+}
+
+size_t blocks(const gf_codec_spec &spec, const Layout &layout, size_t n) {
+  return layout.scale_bytes ? (n + spec.block - 1) / spec.block : 0;
+}
+
+size_t codes_size(const Layout &layout, size_t n) {
+  return n / 8 * (size_t)layout.code_bits + (n % 8 * (size_t)layout.code_bits + 7) / 8;
+}
+
+bool encode_run(const gf_codec_spec &spec, const EncodeRun &run) {
+  switch (spec.id) {
+    case kNone:
+      return level().encode_none(run);
+    case kFp16:
+      return level().encode_fp16(run);
+    case kBf16:
+      return level().encode_bf16(run);
+    case kLog4:
+      return level().encode_log4(run);
+    default:
+      return level().encode_uniform(spec.bits, run);
+  }
+}
+
+void decode_run(const gf_codec_spec &spec, const DecodeRun &run) {
+  switch (spec.id) {
+    case kNone:
+      return level().decode_none(run);
+    case kFp16:
+      return level().decode_fp16(run);
+    case kBf16:
+      return level().decode_bf16(run);
+    case kLog4:
+      return level().decode_log4(run);
+    default:
+      return level().decode_uniform(spec.bits, run);
+  }
+}
+
+bool scales_valid(const gf_codec_spec &spec, const Layout &layout, const uint8_t *scales, size_t count,
+                  bool *nonfinite) {
+  bool valid = true, special = false;
+  if (layout.scale_bytes == 4) {
+    for (size_t i = 0; i < count; ++i) {
+      uint32_t u;
+      memcpy(&u, scales + 4 * i, 4);
+      const bool nan = u == 0x7fc00000u;
+      special |= nan;
+      valid &= nan | (u < 0x7f800000u);
+    }
+  } else {
+    const uint8_t lowest = spec.id == kFp16 ? 15 : 7;
+    for (size_t i = 0; i < count; ++i) {
+      special |= scales[i] == 255;
+      valid &= (scales[i] == 0) | (scales[i] >= lowest);
+    }
+  }
+  *nonfinite = special;
+  return valid;
+}
+
+// The last byte may have room for more codes than there are elements; it must be zero there.
+bool padding_zero(const Layout &layout, const uint8_t *codes, size_t n) {
+  const size_t used = n * (size_t)layout.code_bits % 8;
+  return used == 0 || codes[codes_size(layout, n) - 1] >> used == 0;
+}
+
+}  // namespace
+
+bool layout_of(uint16_t id, Layout *layout) {
+  static const Layout layouts[] = {{32, 0}, {16, 1}, {16, 0}, {8, 4}, {4, 4}, {2, 4}, {4, 1}};
+  if (id < kNone || id > kLog4) return false;
+  *layout = layouts[id - kNone];
+  return true;
+}
+
+const char *spec_fault(const gf_codec_spec &spec) {
+  Layout layout = {};
+  if (!layout_of(spec.id, &layout)) return "unknown codec id";
+  const bool uniform = spec.id >= kInt8 && spec.id <= kInt2;
+  if (spec.bits != (uniform ? layout.code_bits : 0)) return "bits do not belong to this codec";
+  if (spec.rounding > GF_STOCHASTIC) return "unknown rounding";
+  if (spec.rounding == GF_STOCHASTIC && !uniform && spec.id != kLog4) return "this codec rounds to nearest only";
+  if (!layout.scale_bytes) return spec.block == 1 ? nullptr : "this codec has no blocks: block must be 1";
+  if (spec.block < kMinBlock || spec.block > kMaxBlock || (spec.block & (spec.block - 1)))
+    return "block must be a power of two from 32 to 32768";
+  return nullptr;
+}
+
+size_t body_bytes(const gf_codec_spec &spec, size_t n) {
+  Layout layout = {};
+  if (!layout_of(spec.id, &layout)) return 0;
+  return blocks(spec, layout, n) * (size_t)layout.scale_bytes + codes_size(layout, n);
+}
+
+size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, float *residual, size_t n,
+                      uint64_t key, uint64_t first, uint8_t *out) {
+  const DefaultFloatEnv env;
+  Layout layout = {};
+  if (spec_fault(spec)) return 0;
+  layout_of(spec.id, &layout);
+  uint8_t *const scales = out + sizeof(Header);
+  const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
+  uint8_t *const codes = scales + scale_bytes;
+  const size_t tile = spec.block > kTileElements ? spec.block : kTileElements;
+  bool nonfinite = false;
+  uint32_t crc_codes = 0;
+  for (size_t begin = 0; begin < n; begin += tile) {
+    EncodeRun run;
+    run.x = x + begin;
+    run.residual = residual ? residual + begin : nullptr;
+    run.n = n - begin < tile ? n - begin : tile;
+    run.block = spec.block;
+    run.stochastic = spec.rounding == GF_STOCHASTIC;
+    run.key = key;
+    run.first = first + begin;
+    run.scales = scales + begin / spec.block * (size_t)layout.scale_bytes;
+    run.codes = codes + codes_size(layout, begin);
+    nonfinite |= encode_run(spec, run);
+    crc_codes = level().crc32c(crc_codes, run.codes, codes_size(layout, run.n));
+  }
+  Header h = {};
+  h.magic = kMagic;
+  h.version = kVersion;
+  h.codec = (uint8_t)spec.id;
+  h.dtype = (uint8_t)dtype;
+  h.flags = (uint8_t)((spec.rounding == GF_STOCHASTIC ? kFlagStochastic : 0) | (nonfinite ? kFlagNonfinite : 0));
+  h.block_log2 = block_log2(spec, layout);
+  h.bits = (uint8_t)layout.code_bits;
+  h.count = n;
+  h.bytes = scale_bytes + codes_size(layout, n);
+  memcpy(out, &h, sizeof h);
+  const uint32_t crc_front = level().crc32c(0, out, sizeof h + scale_bytes);
+  h.crc = crc32c_combine(crc_front, crc_codes, codes_size(layout, n));
+  memcpy(out, &h, sizeof h);
+  return sizeof h + (size_t)h.bytes;
+}
+
+int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n) {
+  Header h;
+  Layout layout = {};
+  if (spec_fault(spec)) return GF_WIRE_CODEC;
+  layout_of(spec.id, &layout);
+  if (bytes < sizeof h) return GF_WIRE_TRUNCATED;
+  memcpy(&h, in, sizeof h);
+  if (h.magic != kMagic) return GF_WIRE_MAGIC;
+  if (h.version != kVersion) return GF_WIRE_VERSION;
+  if (h.codec != spec.id || h.bits != layout.code_bits || h.block_log2 != block_log2(spec, layout))
+    return GF_WIRE_CODEC;
+  if (h.count != n) return GF_WIRE_COUNT;
+  if (h.bytes != body_bytes(spec, n)) return GF_WIRE_LENGTH;
+  if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
+  if (bytes - sizeof h > h.bytes) return GF_WIRE_LENGTH;
+
+  const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
+  const uint8_t *const scales = in + sizeof h;
+  const uint8_t *const codes = scales + scale_bytes;
+  const size_t code_bytes = codes_size(layout, n);
+  const uint32_t expected = h.crc;
+  h.crc = 0;
+  uint32_t crc = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
+  crc = level().crc32c(crc, scales, scale_bytes);
+  bool valid = true;
+  for (size_t begin = 0; begin < code_bytes; begin += kTileBytes) {
+    const size_t size = code_bytes - begin < kTileBytes ? code_bytes - begin : kTileBytes;
+    crc = level().crc32c(crc, codes + begin, size);
+    if (layout.code_bits <= 8) valid &= level().codes_valid(layout.code_bits, codes + begin, size);
+  }
+  if (crc != expected) return GF_WIRE_CHECKSUM;
+  if (h.reserved || h.dtype < GF_F32 || h.dtype > GF_BF16 || h.flags & ~(kFlagStochastic | kFlagNonfinite))
+    return GF_WIRE_CONTENT;
+  bool nonfinite = false;
+  if (!valid || !scales_valid(spec, layout, scales, blocks(spec, layout, n), &nonfinite)) return GF_WIRE_CONTENT;
+  if (layout.scale_bytes && nonfinite != ((h.flags & kFlagNonfinite) != 0)) return GF_WIRE_CONTENT;
+  return padding_zero(layout, codes, n) ? GF_WIRE_OK : GF_WIRE_CONTENT;
+}
+
+int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n, bool add) {
+  const DefaultFloatEnv env;
+  const int status = check_payload(spec, in, bytes, n);
+  if (status != GF_WIRE_OK) return status;
+  Layout layout = {};
+  layout_of(spec.id, &layout);
+  DecodeRun run;
+  run.scales = in + sizeof(Header);
+  run.codes = run.scales + blocks(spec, layout, n) * (size_t)layout.scale_bytes;
+  run.out = out;
+  run.n = n;
+  run.block = spec.block;
+  run.add = add;
+  decode_run(spec, run);
+  return GF_WIRE_OK;
+}
+
+}  // namespace gradflow

@@ -1,0 +1,34 @@
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "../gf_api.h"
+#include "crc32c.h"
+#include "levels.h"
+
+// Headers of others stay above: what follows is compiled for this level only, and all of it is local.
+#pragma GCC target("avx2,f16c,pclmul,sse4.2,popcnt")
+
+#include "../elements.h"
+
+namespace gradflow {
+namespace {
+
+#include "scalar_blocks.h"
+#include "avx2_blocks.h"
+#include "block_loops.h"
+#include "array_loops.h"
+#include "crc32c_x86.h"
+
+}  // namespace
+
+const Level kAvx2 = {"avx2",      encode_uniform, decode_uniform, encode_log4, decode_log4, encode_fp16,
+                      decode_fp16, encode_bf16,    decode_bf16,    encode_none, decode_none, codes_valid,
+                      crc32c,      load_f32,       store_f32,      sum_f32,     sum_f64,     energy};
+
+}  // namespace gradflow
+
+#endif

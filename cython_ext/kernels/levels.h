@@ -1,0 +1,70 @@
+// The kernels of one instruction level, and the choice among levels. A "run" is a number of elements that
+// starts at a block's border; only its last block may be incomplete.
+#ifndef GF_KERNELS_LEVELS_H
+#define GF_KERNELS_LEVELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace gradflow {
+
+// What the encoders of all codecs share.
+struct EncodeRun {
+  const float *x;
+  float *residual;  // null: no error feedback
+  size_t n;
+  uint32_t block;
+  bool stochastic;
+  uint64_t key;
+  uint64_t first;   // global index of x[0]
+  uint8_t *scales;  // one entry a block
+  uint8_t *codes;
+};
+
+struct DecodeRun {
+  const uint8_t *scales;
+  const uint8_t *codes;
+  float *out;
+  size_t n;
+  uint32_t block;
+  bool add;  // out += values
+};
+
+struct Level {
+  const char *name;
+  // Encoders return whether one of the blocks is not finite.
+  bool (*encode_uniform)(int bits, const EncodeRun &run);
+  void (*decode_uniform)(int bits, const DecodeRun &run);
+  bool (*encode_log4)(const EncodeRun &run);
+  void (*decode_log4)(const DecodeRun &run);
+  bool (*encode_fp16)(const EncodeRun &run);
+  void (*decode_fp16)(const DecodeRun &run);
+  bool (*encode_bf16)(const EncodeRun &run);
+  void (*decode_bf16)(const DecodeRun &run);
+  bool (*encode_none)(const EncodeRun &run);
+  void (*decode_none)(const DecodeRun &run);
+  // Whether no code of this width (8, 4, 2) is the most negative one, which encoders never write.
+  bool (*codes_valid)(int bits, const uint8_t *codes, size_t bytes);
+  uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t bytes);
+  bool (*load_f32)(const void *src, int dtype, float *dst, size_t n);
+  void (*store_f32)(const float *src, float scale, void *dst, int dtype, size_t n);
+  void (*sum_f32)(float *dst, const float *const *srcs, int count, float scale, size_t n);
+  void (*sum_f64)(double *dst, const double *const *srcs, int count, double scale, size_t n);
+  double (*energy)(const float *x, size_t n);
+};
+
+extern const Level kPortable;
+#if defined(__x86_64__)
+extern const Level kAvx2;
+extern const Level kAvx512;
+#endif
+
+// Levels that this machine can run, best first; null-terminated.
+const Level *const *available_levels();
+const Level &level();
+// False if the machine lacks it; "auto" takes the best.
+bool set_level(const char *name);
+
+}  // namespace gradflow
+
+#endif

@@ -1,0 +1,1 @@
+"""Hardware abstraction: where arrays lie, and the kernels that work on them."""
