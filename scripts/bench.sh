@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The benchmarks behind `make bench`: scripts/bench.sh RANKS. Codecs on this machine's arrays first, then the
+# allreduce between RANKS ranks, each a node of its own so that payloads are made and sent.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+ranks=${1:-2}
+shift || true
+gradflow bench codec
+export GRADFLOW_RANKS_PER_NODE=${GRADFLOW_RANKS_PER_NODE:-1}
+scripts/launch.sh "$ranks" python scripts/bench_allreduce.py "$@"

