@@ -131,8 +131,8 @@ def bench(monkeypatch):
 
 def test_bench_codec_hands_its_options_on(bench):
     calls, _ = bench
-    words = "bench codec --megabytes 4 --codecs int8 log4 --repeats 3 --json out.json".split()
-    assert cli.main(words) == 0
+    words = ["bench", "codec", "--megabytes", "4", "--codecs", "int8", "log4", "--repeats", "3"]
+    assert cli.main([*words, "--json", "out.json"]) == 0
     assert cli.main(["bench", "codec"]) == 0
     assert calls == [
         {"json_path": "out.json", "megabytes": 4, "codecs": ["int8", "log4"], "repeats": 3},

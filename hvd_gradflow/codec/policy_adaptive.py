@@ -131,7 +131,7 @@ class AdaptivePolicy(Policy):
         }
         self._table = dict(self._start)
         if self.options.target_ratio is not None:
-            self._budget = self._bytes_allowed()
+            self._budget = self._bytes_allowed(self.options.target_ratio)
             self._table = self._within_budget()
         return self._as_codecs()
 
@@ -192,9 +192,8 @@ class AdaptivePolicy(Policy):
                     table[name] = lower
         return table
 
-    def _bytes_allowed(self) -> int:
+    def _bytes_allowed(self, ratio: float) -> int:
         """Bytes the compressed tensors may take; refuses a ratio that cannot be reached."""
-        ratio = self.options.target_ratio
         sizes = {name: plain_bytes(elements(s.shape), s.dtype) for name, s in self._specs.items()}
         total = sum(sizes.values())
         fixed = sum(size for name, size in sizes.items() if self._start[name] == "none")

@@ -1,0 +1,1 @@
+"""Shared by the training scripts: options, data, models, the loop and its summary."""

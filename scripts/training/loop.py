@@ -1,0 +1,117 @@
+"""The training loop: one pass over the data, one optimizer step after `backward_passes` batches."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from .data import Data, shard
+from .exchange import Exchange
+from .options import UsageError
+
+
+class Progress:
+    """A line on rank 0's terminal; nothing where there is none."""
+
+    def __init__(self, on: bool, total: int) -> None:
+        self._on = on and sys.stderr.isatty()
+        self._total, self._shown = total, 0.0
+
+    def step(self, done: int, text: str) -> None:
+        now = time.monotonic()
+        if self._on and (now - self._shown > 0.1 or done == self._total):
+            self._shown = now
+            bar = "#" * (30 * done // self._total)
+            print(f"\r[{bar:<30}] {done}/{self._total} {text}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._on:
+            print(file=sys.stderr)
+
+
+def optimizer_for(model: torch.nn.Module, options: argparse.Namespace, size: int) -> torch.optim.Optimizer:
+    """SGD with a rate scaled by the number of ranks (Goyal et al. 2017, section 2.1), or AdamW."""
+    if options.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=options.lr * 0.02, weight_decay=0.01)
+    return torch.optim.SGD(model.parameters(), lr=options.lr * size, momentum=0.9, weight_decay=1e-4)
+
+
+def train(model: torch.nn.Module, data: Data, exchange: Exchange, options: argparse.Namespace) -> int:
+    """Train on this rank's shards; return the number of optimizer steps, the same on all ranks."""
+    optimizer = exchange.optimizer(optimizer_for(model, options, exchange.size), model)
+    scaler = torch.amp.GradScaler("cpu") if options.amp else None
+    samples = len(data.train_y) // exchange.size
+    group = options.batch_size * options.backward_passes
+    steps = samples // group
+    if steps == 0:
+        raise UsageError(
+            f"{samples} samples a rank make no step of {options.backward_passes} x {options.batch_size}: "
+            "lower --batch-size or --backward-passes, or raise --limit"
+        )
+    total = steps * options.epochs
+    peak = [g["lr"] for g in optimizer.param_groups]
+    progress = Progress(exchange.rank == 0, total)
+    done = 0
+    for epoch in range(options.epochs):
+        model.train()
+        for batches in _groups(data, exchange, options, epoch, steps):
+            for g, lr in zip(optimizer.param_groups, peak, strict=True):
+                g["lr"] = lr * _schedule(done, total)
+            optimizer.zero_grad()
+            for x, y in batches:
+                with torch.autocast("cpu", torch.bfloat16) if options.amp else contextlib.nullcontext():
+                    loss = cross_entropy(model(x), y) / options.backward_passes
+                (scaler.scale(loss) if scaler else loss).backward()
+            _step(optimizer, scaler)
+            done += 1
+            progress.step(done, f"loss {loss.item() * options.backward_passes:.3f}")
+    progress.end()
+    return done
+
+
+def _schedule(done: int, total: int) -> float:
+    """A linear warm-up over a tenth of the steps, then linear down to zero."""
+    warm = max(1, total // 10)
+    return min((done + 1) / warm, (total - done) / max(1, total - warm))
+
+
+def _groups(
+    data: Data, exchange: Exchange, options: argparse.Namespace, epoch: int, steps: int
+) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """The batches of each optimizer step of one epoch, in an order that all ranks draw alike and share."""
+    generator = torch.Generator().manual_seed(1000 * options.seed + epoch)
+    mine = shard(len(data.train_y), exchange.rank, exchange.size, generator)
+    batches = mine[: steps * options.backward_passes * options.batch_size].split(options.batch_size)
+    for first in range(0, len(batches), options.backward_passes):
+        yield [(data.train_x[i], data.train_y[i]) for i in batches[first : first + options.backward_passes]]
+
+
+def _step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+    if scaler is None:
+        optimizer.step()
+        return
+    # As Horovod documents it: reduce, then look for non-finite gradients in the result, on all ranks alike.
+    optimizer.synchronize()
+    scaler.unscale_(optimizer)
+    with optimizer.skip_synchronize():
+        scaler.step(optimizer)
+    scaler.update()
+
+
+@torch.no_grad()
+def accuracy(model: torch.nn.Module, data: Data, exchange: Exchange) -> float:
+    """Part of all test images that are classified rightly; each rank looks at its share.
+
+    Batch-norm statistics are each rank's own during training; rank 0's are taken, so that there is one model.
+    """
+    exchange.hvd.broadcast_parameters(dict(model.named_buffers()), root_rank=0)
+    model.eval()
+    mine = shard(len(data.test_y), exchange.rank, exchange.size)
+    right = sum((model(data.test_x[i]).argmax(1) == data.test_y[i]).sum().item() for i in mine.split(500))
+    return exchange.mean(float(right), "accuracy.right") * exchange.size / len(data.test_y)

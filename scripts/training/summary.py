@@ -1,0 +1,89 @@
+"""What a run came to: as text, as JSON, and whether all ranks hold the same weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from hvd_gradflow.errors import ConfigError
+
+from . import exchange as exchanges
+from .data import Data
+from .loop import accuracy, train
+from .options import UsageError, parse
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    load: Callable[[argparse.Namespace], Data],
+    build: Callable[[argparse.Namespace], torch.nn.Module],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Train as the options say and report; return the exit code."""
+    options = parse(parser, argv)
+    try:
+        data = load(options)
+        exchange = exchanges.start(options)
+        torch.manual_seed(options.seed)
+        model = build(options)
+        summary = measured(model, data, exchange, options)
+    except (UsageError, ConfigError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    if exchange.rank == 0:
+        print(text(summary))
+        if options.json:
+            with open(options.json, "w", encoding="utf-8") as file:
+                json.dump(summary, file, indent=2)
+    if len(set(summary["weights_sha256"])) > 1:
+        print(f"{parser.prog}: the ranks' weights differ: {summary['weights_sha256']}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def measured(
+    model: torch.nn.Module, data: Data, exchange: exchanges.Exchange, options: argparse.Namespace
+) -> dict[str, object]:
+    """Train, test, and return the summary; collective."""
+    before, began = exchange.counters(), time.perf_counter()
+    steps = train(model, data, exchange, options)
+    seconds = time.perf_counter() - began
+    wire, uncompressed = (a - b for a, b in zip(exchange.counters(), before, strict=True))
+    return {
+        "accuracy": accuracy(model, data, exchange),
+        "seconds": seconds,
+        "steps": steps,
+        "gradient_bytes_per_step": 4 * sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "wire_bytes_per_step": wire / steps,
+        "wire_ratio": uncompressed / wire if wire else None,
+        "weights_sha256": exchange.weights_sha256(model),
+        "compression": options.compression,
+        "world_size": exchange.size,
+    }
+
+
+def text(summary: dict) -> str:
+    """The summary in a few lines."""
+    ratio = summary["wire_ratio"]
+    hashes = summary["weights_sha256"]
+    same = "the same on all ranks" if len(set(hashes)) == 1 else "DIFFERENT between ranks"
+    travelled = (
+        f"{summary['wire_bytes_per_step'] / 1e3:.1f} kB a step and rank on the wire, {ratio:.2f} x less than "
+        "uncompressed"
+        if ratio
+        else "nothing left the node"
+    )
+    return "\n".join(
+        (
+            f"compression  {summary['compression']}, {summary['world_size']} ranks",
+            f"accuracy     {100 * summary['accuracy']:.2f} % after {summary['steps']} steps in "
+            f"{summary['seconds']:.1f} s",
+            f"gradients    {summary['gradient_bytes_per_step'] / 1e3:.1f} kB a step; {travelled}",
+            f"weights      {hashes[0][:16]}..., {same}",
+        )
+    )
