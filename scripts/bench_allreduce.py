@@ -3,9 +3,9 @@
 
     horovodrun -np 2 python scripts/bench_allreduce.py --json allreduce.json
 
-Both take turns on the same buffers; a figure is the median over the repeats of the slowest rank's time, with the
-quartiles beside it. Also: a small allreduce while the main thread computes, memory per rank, and what the
-engine costs when there is nothing to do.
+Both take turns; a figure is the median over the repeats of the slowest rank's time, with the quartiles beside
+it. Also: a small allreduce while the main thread computes, memory per rank, and what the engine costs when
+there is nothing to do.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def sizes(comm: Any, hvd: Any, reducer: Any, options: argparse.Namespace) -> dic
     small = 1024  # 4 KB
     matrix = np.random.default_rng(0).standard_normal((128, 128))
 
-    def work() -> (
-        None
-    ):  # half a millisecond or so, in Python and in NumPy, of which only the latter frees the GIL
+    def work() -> None:  # in NumPy and in Python, which keeps the GIL
         for _ in range(20):
             np.tanh(matrix[0] @ matrix)
             sum(range(200))
@@ -102,7 +100,7 @@ def sizes(comm: Any, hvd: Any, reducer: Any, options: argparse.Namespace) -> dic
 
 
 def memory(comm: Any, options: argparse.Namespace) -> dict[str, float]:
-    """Growth of the resident set while a stream exchanges log4 gradients, in units of the gradient's bytes."""
+    """Growth of the resident set while a stream exchanges log4 gradients, over the bytes of the gradient."""
     import psutil
 
     from hvd_gradflow import config
@@ -177,8 +175,9 @@ def as_text(result: dict[str, Any]) -> str:
         f"{idle['horovod']:.2f} %"
     )
     lines.append(
-        f"memory: resident set grows by {grown['growth_ratio']:.2f} x the gradient ({grown['growth_bytes'] / 1e6:.0f} "
-        f"MB for {grown['gradient_bytes'] / 1e6:.0f} MB) under log4: buckets, residuals and windows"
+        f"memory: resident set grows by {grown['growth_ratio']:.2f} x the gradient "
+        f"({grown['growth_bytes'] / 1e6:.0f} MB for {grown['gradient_bytes'] / 1e6:.0f} MB) under log4: "
+        "buckets, residuals and windows"
     )
     return "\n".join(lines)
 

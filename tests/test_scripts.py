@@ -1,0 +1,303 @@
+"""The scripts, as a user runs them: on one rank, on two, and as batch jobs."""
+
+import argparse
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpi_launcher import horovodrun, mpirun
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
+DIGITS = SCRIPTS / "train_digits_torch.py"
+FASHION = SCRIPTS / "train_fashion_torch.py"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # of scripts that are run without a launcher
+KEYS = {
+    "accuracy",
+    "seconds",
+    "steps",
+    "gradient_bytes_per_step",
+    "wire_bytes_per_step",
+    "wire_ratio",
+    "weights_sha256",
+    "compression",
+    "world_size",
+}
+ONE_PASS = ("--epochs", "1", "--limit", "256")
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Run a training script on some ranks and return its summary."""
+
+    def run(ranks, script, *args, launch=mpirun):
+        file = tmp_path / "summary.json"
+        words = [script, *args, "--json", file]
+        if ranks == 0:
+            subprocess.run([sys.executable, *map(str, words)], check=True, timeout=180, env=ENVIRONMENT)
+        else:
+            done = launch(ranks, words, timeout=180).check()
+            assert "the same on all ranks" in done.stdout
+            assert "[#" not in done.stderr  # no progress bar where there is no terminal
+        summary = json.loads(file.read_text())
+        assert set(summary) == KEYS
+        assert summary["world_size"] == max(ranks, 1) == len(summary["weights_sha256"])
+        assert len(set(summary["weights_sha256"])) == 1
+        return summary
+
+    return run
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("compression", "ratio"), [("log4", 7.0), ("adaptive", 3.5)])
+def test_the_demo_learns_and_sends_little(train, compression, ratio):
+    summary = train(2, DIGITS, "--compression", compression, launch=horovodrun)
+    assert summary["accuracy"] >= 0.95
+    assert summary["wire_ratio"] >= ratio
+    assert summary["gradient_bytes_per_step"] == 4 * 151_306
+    # Two ranks, a node each: scatter of one half and gather of the other make up one gradient.
+    assert summary["wire_bytes_per_step"] * summary["wire_ratio"] == pytest.approx(4 * 151_306, rel=0.05)
+
+
+@pytest.mark.mpi
+def test_a_target_ratio_is_held(train):
+    args = ("--compression", "adaptive", "--target-ratio", "6", *ONE_PASS, "--batch-size", "8")
+    assert train(2, DIGITS, *args)["wire_ratio"] >= 0.98 * 6
+
+
+@pytest.mark.mpi
+def test_uncompressed_is_the_measure_of_the_ratio(train):
+    assert train(2, DIGITS, "--compression", "none", *ONE_PASS)["wire_ratio"] == pytest.approx(1.0)
+
+
+@pytest.mark.mpi
+def test_stock_horovod_sends_as_little(train):
+    summary = train(2, DIGITS, "--stock-horovod", "--compression", "log4", *ONE_PASS)
+    assert summary["wire_ratio"] >= 7.0
+
+
+@pytest.mark.mpi
+def test_nothing_leaves_a_node(train):
+    summary = train(2, DIGITS, "--ranks-per-node", "0", *ONE_PASS)
+    assert (summary["wire_bytes_per_step"], summary["wire_ratio"]) == (0, None)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "args",
+    [("--optimizer", "adamw"), ("--backward-passes", "2"), ("--amp",), ("--amp", "--stock-horovod")],
+    ids=" ".join,
+)
+def test_the_variants_train_alike_on_all_ranks(train, args):
+    summary = train(2, DIGITS, *ONE_PASS, *args, "--batch-size", "16")
+    assert summary["steps"] == (4 if "--backward-passes" in args else 8)
+
+
+@pytest.mark.mpi
+def test_one_rank_needs_no_launcher(train):
+    summary = train(0, DIGITS, *ONE_PASS)
+    assert summary["wire_ratio"] is None
+    assert summary["steps"] == 8
+
+
+@pytest.mark.mpi
+def test_equal_seeds_give_equal_weights_and_other_seeds_others(train):
+    seeds = [train(2, DIGITS, *ONE_PASS, "--seed", seed)["weights_sha256"][0] for seed in ("1", "1", "2")]
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+@pytest.fixture
+def small_fashion(tmp_path):
+    """Four files in the format of Fashion-MNIST, with 256 + 64 images of noise."""
+
+    def write(name, array):
+        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+        (tmp_path / name).write_bytes(gzip.compress(head + array.tobytes()))
+
+    rng = np.random.default_rng(0)
+    for kind, n in (("train", 256), ("t10k", 64)):
+        write(f"{kind}-images-idx3-ubyte.gz", rng.integers(0, 256, (n, 28, 28), np.uint8))
+        write(f"{kind}-labels-idx1-ubyte.gz", rng.integers(0, 10, n, np.uint8))
+    return tmp_path
+
+
+@pytest.mark.mpi
+def test_fashion_with_batch_norm(train, small_fashion):
+    summary = train(
+        2, FASHION, "--data", small_fashion, "--epochs", "1", "--limit", "128", "--batch-size", "16"
+    )
+    assert summary["steps"] == 4
+    assert 700_000 < summary["gradient_bytes_per_step"] / 4 < 900_000
+
+
+def test_missing_images_are_one_sentence_with_the_fix(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(FASHION), "--data", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith("apt-get install dataset-fashion-mnist\n")
+
+
+@pytest.mark.mpi
+def test_an_unknown_compression_lists_those_there_are():
+    done = mpirun(2, [DIGITS, "--compression", "int9"], timeout=60)
+    assert done.returncode not in (0, 124)
+    assert "unknown compression 'int9'; known: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--epochs", "0"], "--epochs 0: expected at least 1"),
+        (["--backward-passes", "-1"], "--backward-passes -1"),
+        (
+            ["--compression", "log4", "--target-ratio", "8"],
+            "--target-ratio belongs to --compression adaptive",
+        ),
+    ],
+)
+def test_options_that_make_no_sense(args, words):
+    done = subprocess.run(
+        [sys.executable, str(DIGITS), *args], capture_output=True, text=True, timeout=60, env=ENVIRONMENT
+    )
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(("hashes", "code"), [(["a" * 64, "a" * 64], 0), (["a" * 64, "b" * 64], 1)])
+def test_different_weights_end_in_exit_code_1(monkeypatch, capsys, tmp_path, hashes, code):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setenv("GRADFLOW_RANKS_PER_NODE", "0")  # put back afterwards: the script sets it
+    from training import options, summary
+
+    seen = dict.fromkeys(KEYS, 1) | {"weights_sha256": hashes, "compression": "log4", "wire_ratio": 8.0}
+    monkeypatch.setattr(summary, "measured", lambda *args: seen)
+    monkeypatch.setattr(summary.exchanges, "start", lambda options: types.SimpleNamespace(rank=0))
+    parser = options.parser("test", epochs=1, batch_size=1, lr=0.1)
+    file = tmp_path / "x.json"
+    assert summary.run(parser, lambda o: None, lambda o: None, ["--json", str(file)]) == code
+    said = capsys.readouterr()
+    assert ("weights differ" in said.err) == bool(code)
+    assert json.loads(file.read_text())["weights_sha256"] == hashes
+
+
+def test_shards_are_disjoint_and_complete(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import torch
+    from training.data import shard
+
+    shuffled = [shard(11, r, 3, torch.Generator().manual_seed(5)).tolist() for r in range(3)]
+    assert [len(s) for s in shuffled] == [3, 3, 3]
+    assert len(set(chain(*shuffled))) == 9
+    in_order = [shard(11, r, 3).tolist() for r in range(3)]
+    assert sorted(chain(*in_order)) == list(range(11))
+
+
+def test_the_schedule_warms_up_and_ends_low(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from training.loop import _schedule
+
+    rates = [_schedule(i, 100) for i in range(100)]
+    assert rates[0] == 0.1
+    assert max(rates) == 1.0 == rates[9]
+    assert 0 < rates[-1] < 0.02
+    assert _schedule(0, 1) == 1.0
+
+
+@pytest.mark.mpi
+def test_bench_allreduce(tmp_path):
+    file = tmp_path / "bench.json"
+    sizes = ["--megabytes", 1, "--repeats", 3, "--small-repeats", 5, "--idle-seconds", 0.2]
+    done = mpirun(2, [SCRIPTS / "bench_allreduce.py", *sizes, "--json", file], timeout=120).check()
+    result = json.loads(file.read_text())
+    assert set(result) == {"ranks", "nodes", "allreduce", "idle_percent", "memory"}
+    assert (result["ranks"], result["nodes"]) == (2, 1)
+    assert set(result["allreduce"]) == {"1 MB", "4 KB", "4 KB, busy main thread"}
+    for rows in result["allreduce"].values():
+        low, median, high = (rows["gradflow"][key] for key in ("q25_s", "median_s", "q75_s"))
+        assert 0 < low <= median <= high
+        assert rows["speedup"] == pytest.approx(rows["horovod"]["median_s"] / median)
+    assert done.stdout.count("target") == 4
+
+
+JOBS = sorted((SCRIPTS / "slurm").glob("*.sh"))
+
+
+@pytest.fixture
+def batch(tmp_path):
+    """Run a batch script with stand-ins for SLURM's and MPI's programs; return the launcher's arguments."""
+    for name in ("srun", "mpirun", "horovodrun"):
+        tool = tmp_path / name
+        tool.write_text(f'#!/bin/sh\necho "{name}"; for word in "$@"; do echo "$word"; done\nenv >&2\n')
+        tool.chmod(0o755)
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\nprintf 'n1\\nn2\\n'\n")
+    scontrol.chmod(0o755)
+
+    def run(job, **extra):
+        slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
+        env = {**os.environ, **slurm, "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_ID": "7", **extra}
+        env |= {"PATH": f"{tmp_path}:{env['PATH']}", "HOROVODRUN": str(tmp_path / "horovodrun")}
+        done = subprocess.run(
+            ["bash", str(job), "--epochs", "2"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=env,
+            check=True,
+        )
+        return done.stdout.splitlines(), done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda p: p.stem)
+def test_batch_scripts_start_the_training_on_every_rank(batch, job):
+    words, environment = batch(job, GRADFLOW_WINDOW="5")
+    assert words[0] == job.stem.removeprefix("train_")
+    script = words.index("scripts/train_fashion_torch.py")
+    rest = ["--ranks-per-node", "0", "--json", "gradflow-7.json", "--epochs", "2"]
+    assert words[script + 1 :] == rest
+    assert "GRADFLOW_WINDOW=5" in environment.splitlines()
+    options = words[:script]
+    if job.stem == "train_mpirun":
+        assert options[options.index("GRADFLOW_WINDOW") - 1] == "-x"
+    if job.stem != "train_srun":
+        assert "n1:2,n2:2" in options
+        assert options[options.index("-np") + 1] == "4"
+
+
+def test_there_is_a_batch_script_for_each_launcher():
+    assert [job.stem for job in JOBS] == ["train_horovodrun", "train_mpirun", "train_srun"]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda p: p.stem)
+def test_batch_scripts_are_sound(job):
+    subprocess.run(["bash", "-n", str(job)], check=True, timeout=30)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", str(job)], check=True, timeout=60)
+
+
+def test_parser_defaults_make_every_rank_a_node(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setenv("GRADFLOW_RANKS_PER_NODE", "0")
+    from training import options
+
+    parsed = options.parse(options.parser("test", epochs=1, batch_size=1, lr=0.1), [])
+    assert isinstance(parsed, argparse.Namespace)
+    assert os.environ["GRADFLOW_RANKS_PER_NODE"] == "1"
