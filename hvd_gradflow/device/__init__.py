@@ -1,1 +1,4 @@
 """Hardware abstraction: where arrays lie, and the kernels that work on them."""
+
+from hvd_gradflow.device.arrays import ArrayView, contiguous, view
+from hvd_gradflow.device.registry import backend, describe, names, register

@@ -1,0 +1,156 @@
+"""What the built-in codecs share: encoding and decoding by the kernels of a backend."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hvd_gradflow import device
+from hvd_gradflow.codec.base import Codec
+from hvd_gradflow.device import wire
+from hvd_gradflow.device.arrays import FLOAT32
+from hvd_gradflow.errors import ConfigError, WireError
+
+ROUNDINGS = ("nearest", "stochastic")
+# The densest codec has 4 elements a byte: a header that claims more is wrong before anything is allocated.
+_MAX_ELEMENTS_PER_BYTE = 4
+
+
+@dataclass(frozen=True)
+class KernelCodec(Codec):
+    """A codec whose payloads are made by the kernels ``encode``, ``decode`` and ``decode_add``."""
+
+    def encode(
+        self,
+        x: Any,
+        *,
+        residual: np.ndarray | None = None,
+        key: int | None = None,
+        first: int = 0,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        kernels, spec = device.backend(), self.spec()
+        view = device.contiguous(x)
+        if view.dtype == FLOAT32:
+            values = view.numpy().reshape(-1)
+        else:
+            values = np.empty(view.size, np.float32)
+            kernels.load_f32(view, values)
+        if residual is not None:
+            residual = _flat(residual, "residual", view.size)
+        if key is None:
+            key = kernels.dither_key(spec["seed"], 0, 0, 0, 0) if spec["rounding"] else 0
+        if out is None:
+            out = np.empty(self.max_encoded_size(view.size), np.uint8)
+        return out[: kernels.encode(spec, values, residual, key, first, view.dtype, out)]
+
+    def decode(self, payload: Any, out: np.ndarray | None = None) -> np.ndarray:
+        data = _bytes(payload)
+        if out is None:
+            out = np.empty(self._count(data), np.float32)
+        device.backend().decode(self.spec(), data, _flat(out, "out", None))
+        return out
+
+    def decode_add(self, payload: Any, acc: np.ndarray) -> np.ndarray:
+        device.backend().decode_add(self.spec(), _bytes(payload), _flat(acc, "acc", None))
+        return acc
+
+    def max_encoded_size(self, n: int) -> int:
+        return wire.HEADER_BYTES + wire.body_bytes(self.spec(), n)
+
+    def _count(self, data: np.ndarray) -> int:
+        """Number of elements that the header announces, if so many can be in there."""
+        header = wire.Header.unpack(data)
+        if header.count > _MAX_ELEMENTS_PER_BYTE * data.size:
+            raise WireError(f"payload of {data.size} bytes announces {header.count} elements: damaged")
+        return header.count
+
+
+@dataclass(frozen=True)
+class BlockCodec(KernelCodec):
+    """A codec with a scale for each block of elements.
+
+    Parameters
+    ----------
+    block : int
+        Elements of a block, a power of two from 32 to 32768. Smaller blocks follow the values more closely and
+        cost more scales.
+    """
+
+    block: int = 256
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "block", operator.index(self.block))
+        except TypeError:
+            raise ConfigError(f"codec {self.name!r}: block={self.block!r}: expected an integer") from None
+        if not wire.MIN_BLOCK <= self.block <= wire.MAX_BLOCK or self.block & (self.block - 1):
+            raise ConfigError(
+                f"codec {self.name!r}: block={self.block}: expected a power of two from {wire.MIN_BLOCK}"
+                f" to {wire.MAX_BLOCK}"
+            )
+
+    def spec(self) -> dict[str, Any]:
+        return {**super().spec(), "block": self.block}
+
+
+@dataclass(frozen=True)
+class RoundingCodec(BlockCodec):
+    """A codec with blocks that rounds to nearest or stochastically.
+
+    Parameters
+    ----------
+    block : int
+        See :class:`BlockCodec`.
+    rounding : {"nearest", "stochastic"}
+        Nearest has the smaller error and goes with error feedback; stochastic is unbiased without it.
+    seed : int
+        Of the stochastic rounding, 0 to 2**64 - 1; must be the same on all ranks, which differ by themselves.
+    """
+
+    rounding: str = "nearest"
+    seed: int = 0
+
+    code_bits: ClassVar[int] = 0  # gf_codec_spec.bits
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounding not in ROUNDINGS:
+            raise ConfigError(
+                f"codec {self.name!r}: rounding={self.rounding!r}: expected one of {', '.join(ROUNDINGS)}"
+            )
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
+            raise ConfigError(
+                f"codec {self.name!r}: seed={self.seed!r}: expected an integer from 0 to 2**64 - 1"
+            )
+
+    def spec(self) -> dict[str, Any]:
+        rounding = ROUNDINGS.index(self.rounding)
+        return {**super().spec(), "bits": self.code_bits, "rounding": rounding, "seed": self.seed}
+
+
+def _bytes(payload: Any) -> np.ndarray:
+    try:
+        return np.frombuffer(payload, np.uint8)
+    except (TypeError, ValueError, BufferError) as error:
+        if isinstance(payload, np.ndarray) and payload.dtype == np.uint8:
+            return np.ascontiguousarray(payload).reshape(-1)
+        if isinstance(payload, (bytes, bytearray, memoryview)):
+            return np.frombuffer(bytes(payload), np.uint8)
+        raise TypeError(
+            f"payload of type {type(payload).__name__}: expected bytes or a uint8 array"
+        ) from error
+
+
+def _flat(array: np.ndarray, what: str, size: int | None) -> np.ndarray:
+    """The array as one dimension, if it is one that kernels can write to."""
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32:
+        raise TypeError(f"{what} of type {getattr(array, 'dtype', type(array))}: expected a float32 ndarray")
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise ValueError(f"{what} must be contiguous and writable")
+    if size is not None and array.size != size:
+        raise ValueError(f"{what} has {array.size} elements, expected {size}")
+    return array.reshape(-1)

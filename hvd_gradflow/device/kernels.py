@@ -1,0 +1,51 @@
+"""The kernels every backend provides, declared once: names, arguments, meaning.
+
+Arrays are one-dimensional, contiguous and float32 unless said otherwise; ``spec`` is what
+:meth:`hvd_gradflow.codec.base.Codec.spec` returns; a payload is uint8, header included. All backends give
+the same bytes (docs/wire-format.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: its name, the names of its arguments in order, and what it does."""
+
+    name: str
+    arguments: tuple[str, ...]
+    doc: str
+
+
+KERNELS = (
+    Kernel("max_encoded_size", ("spec", "n"), "Upper bound, in bytes, of a payload of n elements."),
+    Kernel(
+        "encode",
+        ("spec", "x", "residual", "key", "first", "dtype", "out"),
+        "Encode x (+ residual, which is then what was lost; or None) into out; return the bytes written. key "
+        "feeds the stochastic rounding; first is x[0]'s global index; dtype (gf_dtype) goes into the header.",
+    ),
+    Kernel("decode", ("spec", "payload", "out"), "Check the payload, then decode it into out."),
+    Kernel(
+        "decode_add", ("spec", "payload", "acc"), "Check the payload, then add what it decodes to to acc."
+    ),
+    Kernel(
+        "load_f32", ("source", "out"), "Convert a contiguous ArrayView to float32; return if all is finite."
+    ),
+    Kernel(
+        "store_f32", ("src", "scale", "target"), "Write src * scale to a contiguous ArrayView, nearest even."
+    ),
+    Kernel(
+        "sum_f32", ("out", "sources", "scale"), "out = (sources[0] + sources[1] + ...) * scale, in order."
+    ),
+    Kernel("sum_f64", ("out", "sources", "scale"), "The same for float64 arrays."),
+    Kernel("energy", ("x",), "Sum of squares, in double and in a fixed order; non-finite elements count 0."),
+    Kernel("crc32c", ("data", "crc"), "CRC32C of uint8 data, continuing from crc."),
+    Kernel(
+        "dither_key",
+        ("seed", "rank", "name_hash", "sequence", "stage"),
+        "Key of one payload's stochastic rounding.",
+    ),
+)
