@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Allreduce on one host: Horovod's float32 over MPI against our reducer, uncompressed, in one run.
+"""Allreduce on one host: Horovod's float32 over MPI against our reducer in shared memory, in one run.
 
     horovodrun -np 2 python scripts/bench_allreduce.py --json allreduce.json
 
@@ -99,11 +99,26 @@ def sizes(comm: Any, hvd: Any, reducer: Any, options: argparse.Namespace) -> dic
     return result
 
 
+def encoded(comm: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Time of the large allreduce when each rank is a node: every byte is encoded, sent and decoded."""
+    from hvd_gradflow.reduce import Reducer
+
+    n = options.megabytes * 1_000_000 // 4
+    x, out = np.random.default_rng(comm.rank).standard_normal(n).astype(np.float32), np.empty(n, np.float32)
+    reducer = Reducer(comm, config=settings(ranks_per_node=1), name="encoded")
+
+    def call(codec: str) -> Callable[[], None]:
+        return lambda: reducer.allreduce_async(x, f"encoded.{codec}", codec=codec, out=out).wait(timeout=60)
+
+    times = taking_turns(comm, {codec: call(codec) for codec in ("none", "int8", "log4")}, options.repeats)
+    reducer.close()
+    return {codec: spread(seconds) for codec, seconds in times.items()}
+
+
 def memory(comm: Any, options: argparse.Namespace) -> dict[str, float]:
     """Growth of the resident set while a stream exchanges log4 gradients, over the bytes of the gradient."""
     import psutil
 
-    from hvd_gradflow import config
     from hvd_gradflow.reduce import Reducer, TensorSpec
 
     n = options.megabytes * 1_000_000 // 4 // 16
@@ -111,8 +126,7 @@ def memory(comm: Any, options: argparse.Namespace) -> dict[str, float]:
     outs = {name: np.ones(n, np.float32) for name in gradients}
     process = psutil.Process()
     before = process.memory_info().rss
-    each_a_node = config.load().with_options(ranks_per_node=1)
-    reducer = Reducer(comm, codec="log4", config=each_a_node, name="memory")
+    reducer = Reducer(comm, codec="log4", config=settings(ranks_per_node=1), name="memory")
     stream = reducer.stream([TensorSpec(name, (n,), "float32", "dense") for name in gradients], codec="log4")
     for _ in range(5):
         handles = {name: stream.submit(name, gradient) for name, gradient in gradients.items()}
@@ -121,6 +135,13 @@ def memory(comm: Any, options: argparse.Namespace) -> dict[str, float]:
     growth = comm.allreduce(process.memory_info().rss - before, op=_max())
     reducer.close()
     return {"gradient_bytes": 4 * n * 16, "growth_bytes": growth, "growth_ratio": growth / (4 * n * 16)}
+
+
+def settings(**options: Any) -> Any:
+    """The environment's settings with some changed: each figure says by itself what a node is."""
+    from hvd_gradflow import config
+
+    return config.load().with_options(**options)
 
 
 def idle_percent(comm: Any, seconds: float) -> float:
@@ -145,13 +166,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     comm = MPI.COMM_WORLD.Dup()
     idle = {"horovod": idle_percent(comm, options.idle_seconds)}
-    reducer = Reducer(comm, codec="none", name="bench")
+    reducer = Reducer(comm, codec="none", config=settings(ranks_per_node=0), name="bench")
     result: dict[str, Any] = {"ranks": comm.size, "nodes": reducer.node_count}
     result["allreduce"] = sizes(comm, hvd, reducer, options)
     idle["horovod and gradflow"] = idle_percent(comm, options.idle_seconds)
     idle["gradflow"] = idle["horovod and gradflow"] - idle["horovod"]
     result["idle_percent"] = idle
     reducer.close()
+    result["encoded"] = encoded(comm, options)
     result["memory"] = memory(comm, options)
     result["rank"] = comm.rank
     return result
@@ -165,10 +187,9 @@ def as_text(result: dict[str, Any]) -> str:
     for case, rows in result["allreduce"].items():
         target = LARGE_SPEEDUP if case.endswith("MB") else SMALL_SPEEDUP
         lines.append(f"{case}: {rows['speedup']:.2f} x Horovod (target: at least {target:g})")
-        for who, row in rows.items():
-            if who != "speedup":
-                low, median, high = (1e3 * row[key] for key in ("q25_s", "median_s", "q75_s"))
-                lines.append(f"  {who:<14} {median:9.3f} [{low:.3f}, {high:.3f}]")
+        lines += [_line(who, row) for who, row in rows.items() if who != "speedup"]
+    lines.append("the same size, each rank a node: sent by MPI on this host, encoded or not")
+    lines += [_line(codec, row) for codec, row in result["encoded"].items()]
     idle, grown = result["idle_percent"], result["memory"]
     lines.append(
         f"idle: {idle['gradflow']:.2f} % of a core (target: below {IDLE_PERCENT:g}), beside Horovod's "
@@ -180,6 +201,11 @@ def as_text(result: dict[str, Any]) -> str:
         "buckets, residuals and windows"
     )
     return "\n".join(lines)
+
+
+def _line(who: str, row: dict[str, float]) -> str:
+    low, median, high = (1e3 * row[key] for key in ("q25_s", "median_s", "q75_s"))
+    return f"  {who:<14} {median:9.3f} [{low:.3f}, {high:.3f}]"
 
 
 def main() -> int:

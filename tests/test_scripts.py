@@ -225,7 +225,7 @@ def test_bench_allreduce(tmp_path):
     sizes = ["--megabytes", 1, "--repeats", 3, "--small-repeats", 5, "--idle-seconds", 0.2]
     done = mpirun(2, [SCRIPTS / "bench_allreduce.py", *sizes, "--json", file], timeout=120).check()
     result = json.loads(file.read_text())
-    assert set(result) == {"ranks", "nodes", "allreduce", "idle_percent", "memory"}
+    assert set(result) == {"ranks", "nodes", "allreduce", "encoded", "idle_percent", "memory"}
     assert (result["ranks"], result["nodes"]) == (2, 1)
     assert set(result["allreduce"]) == {"1 MB", "4 KB", "4 KB, busy main thread"}
     for rows in result["allreduce"].values():
