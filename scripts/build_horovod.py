@@ -40,6 +40,17 @@ XLA_PATCH = (
     "",
     "a header that TensorFlow ships no more",
 )
+# Environment variables that Horovod's build reads; HOROVOD_CYCLE_TIME and the like belong to its run time.
+BUILD_OPTIONS = (
+    "HOROVOD_WITH",
+    "HOROVOD_GPU",
+    "HOROVOD_CPU",
+    "HOROVOD_BUILD",
+    "HOROVOD_ENABLE",
+    "HOROVOD_ALLOW",
+)
+HOMES = ("HOROVOD_CUDA_HOME", "HOROVOD_NCCL_HOME", "HOROVOD_ROCM_HOME")
+
 XLA_HEADER = "include/tensorflow/compiler/xla/client/xla_builder.h"
 
 
@@ -67,12 +78,12 @@ def mpi_description(mpicxx: str) -> str:
     text = ""
     if mpirun:
         text = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
-    return f"{Path(mpicxx).resolve()} {text.splitlines()[0] if text else ''}".strip()
+    return f"{mpicxx} {text.splitlines()[0] if text else ''}".strip()
 
 
 def build_key(mpicxx: str) -> dict[str, str | None]:
     """Everything a built Horovod depends on; when it changes, Horovod is built anew."""
-    options = {k: v for k, v in os.environ.items() if k.startswith("HOROVOD_")}
+    options = {k: v for k, v in os.environ.items() if k.startswith(BUILD_OPTIONS) or k.endswith(HOMES)}
     return {
         "horovod": VERSION,
         "python": sys.version.split()[0],
@@ -157,7 +168,9 @@ def build(cache: Path) -> None:
     folder = fetch_source(cache)
     apply_patches(folder, PATCHES + ((XLA_PATCH,) if needs_xla_patch() else ()))
     command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-cache-dir"]
-    command += ["--force-reinstall", "-v", str(folder)]
+    # Without -v pip keeps the compilers' output to itself and shows it when the build fails.
+    command += ["--force-reinstall", str(folder)]
+    print(f"building horovod {VERSION}: a few minutes on two cores", flush=True)
     subprocess.run(command, check=True, env=build_environment())
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -24,9 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
 
-BUILD_TOOLS = ["pip", "wheel", "setuptools", "cmake", "cython", "numpy", "packaging"]
+BUILD_TOOLS = ["pip", "wheel", "setuptools", "cmake", "cython", "packaging"]
 # What Horovod imports at run time; it is installed without its dependencies.
-HOROVOD_NEEDS = ["cloudpickle", "psutil", "pyyaml"]
+HOROVOD_NEEDS = ["numpy", "cloudpickle", "psutil", "pyyaml"]
 # The extras "test" and "dev" of pyproject.toml are installed with the project itself.
 
 
