@@ -1,0 +1,249 @@
+#include "coordinator.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gf {
+
+std::string list_of(const std::vector<int> &ranks) {
+  std::string text = "[";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text + "]";
+}
+
+std::vector<uint8_t> pack(const Announcement &a) {
+  Writer w;
+  w.put(a.spec);
+  w.put(a.digest);
+  w.put(static_cast<uint8_t>(a.finite));
+  w.text(a.name);
+  w.text(a.manifest);
+  return std::move(w.bytes);
+}
+
+bool unpack(const uint8_t *data, size_t bytes, Announcement *a) {
+  Reader r(data, bytes);
+  a->spec = r.get<UnitSpec>();
+  a->digest = r.get<uint64_t>();
+  a->finite = r.get<uint8_t>() != 0;
+  a->name = r.text();
+  a->manifest = r.text();
+  return !r.bad();
+}
+
+void Coordinator::open(int size, const Options &options, Go go, Fail fail, Warn warn, Joined joined) {
+  size_ = size;
+  options_ = options;
+  go_ = std::move(go);
+  fail_ = std::move(fail);
+  warn_ = std::move(warn);
+  joined_ = std::move(joined);
+  has_joined_.assign(static_cast<size_t>(size), false);
+  has_ended_.assign(static_cast<size_t>(size), false);
+}
+
+void Coordinator::announce(int rank, Announcement announcement) {
+  const uint64_t key = announcement.spec.name_hash;
+  if (!announcement.manifest.empty()) manifests_[announcement.digest] = announcement.manifest;
+  Pending &pending = pending_[key];
+  if (pending.said.empty()) {
+    pending.name = announcement.name;
+    pending.since = now();
+    pending.arrival = arrivals_++;
+  }
+  pending.said[rank] = std::move(announcement);
+  if (byes_ && gone(pending)) return;
+  consider(key);
+}
+
+void Coordinator::join(int rank) {
+  has_joined_[rank] = true;
+  ++joined_count_;
+  last_joined_ = rank;
+  consider_all();
+  if (joined_count_ == size_ && pending_.empty()) {
+    has_joined_.assign(static_cast<size_t>(size_), false);
+    joined_count_ = 0;
+    joined_(last_joined_);
+  }
+}
+
+void Coordinator::bye(int rank) {
+  if (has_ended_[rank]) return;
+  has_ended_[rank] = true;
+  ++byes_;
+  for (auto &entry : pending_) {
+    if (gone(entry.second)) return;
+  }
+}
+
+// Fails if a rank that ended is missed by this unit.
+bool Coordinator::gone(const Pending &pending) {
+  std::vector<int> ended;
+  for (int rank : missing(pending)) {
+    if (has_ended_[rank]) ended.push_back(rank);
+  }
+  if (ended.empty()) return false;
+  fail_(Failure::kPeer, "tensor '" + pending.name + "', step " +
+                            std::to_string(pending.said.begin()->second.spec.sequence) + ": ranks " + list_of(ended) +
+                            " have ended without submitting it");
+  return true;
+}
+
+std::vector<int> Coordinator::missing(const Pending &pending) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!has_joined_[rank] && !pending.said.count(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Coordinator::consider_all() {
+  std::vector<std::pair<uint64_t, uint64_t>> order;
+  for (auto &entry : pending_) order.emplace_back(entry.second.arrival, entry.first);
+  std::sort(order.begin(), order.end());
+  for (auto &item : order) consider(item.second);
+}
+
+void Coordinator::consider(uint64_t key) {
+  auto found = pending_.find(key);
+  if (found == pending_.end() || !missing(found->second).empty()) return;
+  Pending pending = std::move(found->second);
+  pending_.erase(found);
+  bool finite = true;
+  const Announcement &first = pending.said.begin()->second;
+  for (auto &entry : pending.said) {
+    const Announcement &a = entry.second;
+    finite = finite && a.finite;
+    if (std::memcmp(&a.spec, &first.spec, sizeof a.spec) != 0 || a.digest != first.digest || a.name != first.name) {
+      disagree(pending);
+      return;
+    }
+  }
+  UnitSpec spec = first.spec;
+  if (!finite) spec.flags |= kNonFinite;
+  // A joined rank does not know the tensors of the unit, so it could not take part in their statistics.
+  if (joined_count_) spec.flags &= ~static_cast<uint32_t>(kStatistics);
+  go_(spec);
+}
+
+// The largest group that agrees is what was expected; of two alike, the one with the lowest rank.
+void Coordinator::disagree(const Pending &pending) {
+  std::vector<std::vector<int>> groups;
+  for (auto &entry : pending.said) {
+    bool placed = false;
+    for (auto &group : groups) {
+      const Announcement &other = pending.said.at(group.front());
+      if (std::memcmp(&other.spec, &entry.second.spec, sizeof(UnitSpec)) == 0 &&
+          other.digest == entry.second.digest && other.name == entry.second.name) {
+        group.push_back(entry.first);
+        placed = true;
+        break;
+      }
+    }
+    if (!placed) groups.push_back({entry.first});
+  }
+  std::stable_sort(groups.begin(), groups.end(), [](auto &a, auto &b) { return a.size() > b.size(); });
+  const Announcement &expected = pending.said.at(groups[0].front());
+  std::string text;
+  for (size_t i = 1; i < groups.size(); ++i) {
+    const Announcement &got = pending.said.at(groups[i].front());
+    text += (i > 1 ? "; " : "") + difference(expected, got, manifests_[expected.digest], manifests_[got.digest],
+                                             list_of(groups[i]));
+  }
+  fail_(Failure::kMismatch, text);
+}
+
+void Coordinator::watch(double time) {
+  for (auto &entry : pending_) {
+    Pending &pending = entry.second;
+    const double waited = time - pending.since;
+    if (waited < options_.submit_warn && waited < options_.submit_timeout) continue;
+    const std::string who = "tensor '" + pending.name + "', step " +
+                            std::to_string(pending.said.begin()->second.spec.sequence) + ": ranks " +
+                            list_of(missing(pending)) + " have not submitted it for " +
+                            std::to_string(static_cast<long>(waited)) + " s";
+    if (waited >= options_.submit_timeout) {
+      fail_(Failure::kPeer, who + " (submit_timeout)");
+      return;
+    }
+    if (!pending.warned) {
+      pending.warned = true;
+      warn_(who + "; the job fails after " + std::to_string(static_cast<long>(options_.submit_timeout)) +
+            " s (GRADFLOW_SUBMIT_TIMEOUT)");
+    }
+  }
+}
+
+void Coordinator::forgive(double seconds) {
+  for (auto &entry : pending_) entry.second.since += seconds;
+}
+
+namespace {
+
+std::vector<std::string> lines_of(const std::string &text) {
+  std::vector<std::string> lines;
+  size_t at = 0;
+  while (at < text.size()) {
+    size_t end = text.find('\n', at);
+    if (end == std::string::npos) end = text.size();
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+// A line of a manifest: name, elements and the rest, parted by tabs.
+std::string field(const std::string &line, int index) {
+  size_t at = 0;
+  for (; index > 0; --index) {
+    at = line.find('\t', at);
+    if (at == std::string::npos) return {};
+    ++at;
+  }
+  return line.substr(at, line.find('\t', at) - at);
+}
+
+}  // namespace
+
+std::string difference(const Announcement &expected, const Announcement &got, const std::string &expected_manifest,
+                       const std::string &got_manifest, const std::string &ranks) {
+  auto about = [&](const std::string &name) {
+    return "tensor '" + name + "', step " + std::to_string(expected.spec.sequence) + ": ranks " + ranks;
+  };
+  const auto want = lines_of(expected_manifest), have = lines_of(got_manifest);
+  for (size_t i = 0; i < std::max(want.size(), have.size()); ++i) {
+    if (i >= want.size()) return about(field(have[i], 0)) + " sent it, the others have no such tensor";
+    if (i >= have.size()) return about(field(want[i], 0)) + " have no such tensor";
+    if (want[i] == have[i]) continue;
+    const std::string name = field(want[i], 0);
+    if (field(have[i], 0) != name) return about(field(have[i], 0)) + " sent it where tensor '" + name + "' was expected";
+    if (field(have[i], 1) != field(want[i], 1)) {
+      return about(name) + " sent " + field(have[i], 1) + " elements, expected " + field(want[i], 1);
+    }
+    for (int k = 2; k < 6; ++k) {
+      if (field(have[i], k) != field(want[i], k)) {
+        return about(name) + " sent " + field(have[i], k) + ", expected " + field(want[i], k);
+      }
+    }
+  }
+  if (got.name != expected.name) return about(expected.name) + " sent '" + got.name + "', which has the same hash";
+  auto say = [&](const char *what, uint64_t a, uint64_t b) {
+    return about(expected.name) + " sent " + what + " " + std::to_string(a) + ", expected " + std::to_string(b);
+  };
+  const UnitSpec &g = got.spec, &e = expected.spec;
+  if (g.sequence != e.sequence) return say("step", g.sequence, e.sequence);
+  if (g.elements != e.elements) {
+    return about(expected.name) + " sent " + std::to_string(g.elements) + " elements, expected " +
+           std::to_string(e.elements);
+  }
+  if (g.dtype != e.dtype) return say("dtype code", g.dtype, e.dtype);
+  if (g.codec.id != e.codec.id) return say("codec id", g.codec.id, e.codec.id);
+  if (g.codec.block != e.codec.block) return say("block", g.codec.block, e.codec.block);
+  if (g.codec.rounding != e.codec.rounding) return say("rounding", g.codec.rounding, e.codec.rounding);
+  if (g.flags != e.flags) return say("flags (error feedback, statistics)", g.flags, e.flags);
+  if (std::memcmp(&g.codec, &e.codec, sizeof g.codec) != 0) return about(expected.name) + " sent other codec options";
+  return about(expected.name) + " sent another op or other factors";
+}
+
+}  // namespace gf

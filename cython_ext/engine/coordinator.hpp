@@ -1,0 +1,73 @@
+// Rank 0 of a domain: collects announcements, names who is missing or disagrees, numbers the units.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol.hpp"
+
+namespace gf {
+
+// One rank's word about one unit.
+struct Announcement {
+  UnitSpec spec;
+  uint64_t digest = 0;
+  bool finite = true;
+  std::string name;
+  std::string manifest;  // empty: as this rank sent before for this digest
+};
+
+std::vector<uint8_t> pack(const Announcement &announcement);
+bool unpack(const uint8_t *data, size_t bytes, Announcement *announcement);
+
+class Coordinator {
+ public:
+  using Go = std::function<void(const UnitSpec &)>;
+  using Fail = std::function<void(Failure, const std::string &)>;
+  using Warn = std::function<void(const std::string &)>;
+  using Joined = std::function<void(int last)>;
+
+  void open(int size, const Options &options, Go go, Fail fail, Warn warn, Joined joined);
+  void announce(int rank, Announcement announcement);
+  void join(int rank);
+  void bye(int rank);
+  bool all_bye() const { return byes_ == size_; }
+  bool waiting() const { return !pending_.empty() || joined_count_ > 0; }
+  void watch(double time);
+  void forgive(double seconds);
+
+ private:
+  struct Pending {
+    std::string name;
+    double since = 0;
+    bool warned = false;
+    uint64_t arrival = 0;  // units are started in the order of their first announcement
+    std::map<int, Announcement> said;
+  };
+  std::vector<int> missing(const Pending &pending) const;
+  void consider(uint64_t key);
+  void consider_all();
+  void disagree(const Pending &pending);
+  bool gone(const Pending &pending);
+
+  int size_ = 1;
+  Options options_;
+  Go go_;
+  Fail fail_;
+  Warn warn_;
+  Joined joined_;
+  std::unordered_map<uint64_t, Pending> pending_;
+  std::unordered_map<uint64_t, std::string> manifests_;
+  std::vector<bool> has_joined_, has_ended_;
+  int joined_count_ = 0, byes_ = 0, last_joined_ = 0;
+  uint64_t arrivals_ = 0;
+};
+
+// The difference of what two groups of ranks said, in one sentence; empty if there is none.
+std::string difference(const Announcement &expected, const Announcement &got, const std::string &expected_manifest,
+                       const std::string &got_manifest, const std::string &ranks);
+
+}  // namespace gf

@@ -1,0 +1,159 @@
+// One communicator with all its state: the units under way and the steps of their chunks.
+// docs/architecture.md ("The reduction of one unit", "States") is the text to this code.
+#pragma once
+
+#include <mpi.h>
+
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "control.hpp"
+#include "coordinator.hpp"
+#include "shared.hpp"
+#include "topology.hpp"
+#include "unit.hpp"
+#include "window.hpp"
+
+namespace gf {
+
+enum class DomainState : int { kOpen = 0, kClosing = 1, kClosed = 2, kFailed = 3 };
+
+// Thrown by a step of a chunk: the domain fails with it.
+struct StepError {
+  Failure kind;
+  std::string text;
+};
+
+// What a domain needs from the engine that owns it.
+struct Host {
+  const gf_api *api = nullptr;
+  std::function<const gf_codec_ops *(uint16_t id)> find_codec;
+  std::function<void(const UnitPtr &, UnitState)> finish;  // makes a unit's state final and wakes waiters
+  std::function<void(const std::string &)> warn;
+};
+
+class Domain {
+ public:
+  Domain(MPI_Comm comm, Topology topology, Options options, void *shared, std::string name, const Host *host);
+
+  // All of these are called by the engine thread only.
+  void start();
+  void submit(const UnitPtr &unit);
+  void request_close();
+  void fail(Failure kind, const std::string &text, bool tell);
+  bool progress(double time);  // true if anything moved
+  bool active() const;         // something may arrive soon
+  void forgive(double seconds);
+  void release();
+
+  DomainState state = DomainState::kOpen;
+  Failure failure = Failure::kNone;
+  std::string error;
+  Traffic traffic;
+
+ private:
+  // A unit under way. `unit` is null where this rank has joined and takes part with zeros.
+  struct Running {
+    UnitSpec spec;
+    UnitPtr unit;
+    const gf_codec_ops *ops = nullptr;
+    Geometry geometry;
+    uint64_t first = 0;      // global number of chunk 0
+    uint64_t remaining = 0;  // chunks this rank still lacks
+    std::vector<std::vector<Energy>> energies;  // of each chunk; summed in order at the end
+  };
+  struct Chunk {  // where a step stands
+    uint64_t unit = 0;
+    uint64_t chunk = 0;
+  };
+  struct At {  // a chunk, resolved
+    Running *run = nullptr;
+    uint64_t chunk = 0, g = 0, begin = 0, count = 0;
+    int slice = 0, home = 0;
+    bool mine = false, at_home = false;  // I own its slice; my node is its home
+  };
+
+  bool resolve(Chunk *cursor, At *at);
+  static void advance(Chunk *cursor) { ++cursor->chunk; }
+
+  bool step_copy();
+  bool step_receive();
+  bool step_reduce();
+  bool step_sum();
+  bool step_stage();
+
+  void go(const UnitSpec &spec);
+  void finish(Running *run);
+  static size_t first_tensor(const Unit &unit, uint64_t element);  // whose range holds the element
+  void end_failed(const UnitPtr &unit, Failure kind, const std::string &text);
+  void end_submitted(const std::string &text);
+  void on_control(int source, const ControlHeader &header, const uint8_t *body, size_t bytes);
+  void on_joined(int last);
+  void begin_join(const UnitPtr &unit);
+  void retire();
+  void watch(double time);
+  std::vector<int> awaited();
+
+  // Elements of a chunk: where this rank's input lies (zeros if it has joined) and its output.
+  const uint8_t *input(const At &at) const;
+  uint8_t *output(const At &at) const;
+  float *residual(const At &at) const;
+  bool result_free(uint64_t g) const;
+  uint8_t *result_target(const At &at);
+  void result_done(const At &at, uint8_t *result, std::vector<Energy> energies);
+  void chunk_done(const At &at, std::vector<Energy> energies);
+
+  // Arithmetic on a chunk's elements, in the unit's dtype.
+  void sum(const At &at, void *out, const std::vector<const void *> &parts, double scale) const;
+  void sum_node(const At &at, void *out, double scale) const;
+  void add(const At &at, void *total, const void *part) const { sum(at, total, {total, part}, 1.0); }
+  void scaled(const At &at, void *out, const void *in, double scale) const;
+
+  size_t encode(const At &at, const void *x, float *residual, uint64_t stage, uint8_t *out) const;
+  void decode(const At &at, const Arrival &arrival, int source, void *out, bool add) const;
+  std::vector<Energy> measure(const At &at, const float *x, const float *residual) const;
+  static void collect(const Arrival &arrival, std::vector<Energy> *energies);
+  std::vector<int> other_owners(const At &at) const;
+  void send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers, size_t payload_bytes,
+            const std::vector<Energy> &energies);
+
+  MPI_Comm comm_;
+  Topology topology_;
+  Options options_;
+  Shared shared_;
+  std::string name_;
+  const Host *host_;
+
+  Control control_;
+  Coordinator coordinator_;
+  Window scatter_, gather_;
+  size_t capacity_ = 0;
+
+  std::unordered_map<uint64_t, UnitPtr> submitted_;
+  std::unordered_set<uint64_t> digests_told_;
+  std::deque<Running> running_;
+  uint64_t retired_ = 0;      // units no longer in running_
+  uint64_t next_chunk_ = 0;   // global number of the next unit's first chunk
+  Chunk staging_, summing_, reducing_, receiving_, copying_;
+
+  std::vector<std::vector<SendSlot>> scatter_slots_;  // by peer, W each
+  std::vector<SendSlot> gather_slots_;
+  uint64_t gather_count_ = 0;
+  std::vector<uint64_t> scatter_counts_;
+
+  std::vector<std::vector<uint8_t>> sums_;  // my node's sums of chunks whose home is here: S, in order
+  uint64_t sums_made_ = 0, sums_used_ = 0;
+  int reduce_node_ = 0;                     // the next node whose payload the chunk being reduced waits for
+  std::vector<Energy> reduce_energies_;
+  std::vector<uint8_t> scratch_, total_, zeros_;
+
+  UnitPtr join_;
+  bool bye_told_ = false;
+  bool ending_ = false;
+  double last_step_ = 0, last_heartbeat_ = 0, heartbeat_every_ = 1;
+};
+
+}  // namespace gf

@@ -1,0 +1,221 @@
+// The steps of a chunk (docs/architecture.md, "Chunk, on each rank"). Each looks at its own cursor's chunk
+// only, takes at most one chunk, and says whether it did.
+#include <algorithm>
+#include <cstring>
+
+#include "domain.hpp"
+
+namespace gf {
+
+// Moves the cursor to the next chunk there is; false if there is none yet.
+bool Domain::resolve(Chunk *cursor, At *at) {
+  if (cursor->unit < retired_) *cursor = Chunk{retired_, 0};
+  for (;;) {
+    const uint64_t index = cursor->unit - retired_;
+    if (index >= running_.size()) return false;
+    Running &run = running_[index];
+    if (cursor->chunk >= run.geometry.chunks) {
+      *cursor = Chunk{cursor->unit + 1, 0};
+      continue;
+    }
+    at->run = &run;
+    at->chunk = cursor->chunk;
+    at->g = run.first + cursor->chunk;
+    at->begin = cursor->chunk * run.geometry.chunk;
+    at->count = std::min(run.geometry.chunk, run.spec.elements - at->begin);
+    at->slice = static_cast<int>(cursor->chunk % topology_.slices);
+    at->home = static_cast<int>(cursor->chunk / topology_.slices % topology_.node_count());
+    at->mine = topology_.owner_local(topology_.node, at->slice) == topology_.local;
+    at->at_home = at->home == topology_.node;
+    return true;
+  }
+}
+
+// A rank copies its input to its slot, for the owner to read.
+bool Domain::step_stage() {
+  At at;
+  while (resolve(&staging_, &at)) {
+    if (at.mine) {
+      advance(&staging_);
+      continue;
+    }
+    if (!shared_.passed(shared_.reduced(at.g), at.g)) return false;
+    std::memcpy(shared_.stage(topology_.local, at.g), input(at), at.count * at.run->spec.element_bytes());
+    shared_.set_staged(topology_.local, at.g);
+    advance(&staging_);
+    return true;
+  }
+  return false;
+}
+
+// The owner adds its node's chunks and, unless the chunk is at home here, encodes and sends the sum.
+bool Domain::step_sum() {
+  At at;
+  while (resolve(&summing_, &at)) {
+    if (!at.mine) {
+      advance(&summing_);
+      continue;
+    }
+    for (int i = 0; i < topology_.local_size(); ++i) {
+      if (i != topology_.local && shared_.staged(i, at.g) != at.g + 1) return false;
+    }
+    if (topology_.node_count() == 1) {
+      if (!result_free(at.g)) return false;
+      uint8_t *result = result_target(at);
+      sum_node(at, result, at.run->spec.node_scale * at.run->spec.home_scale);
+      result_done(at, result, {});
+    } else if (at.at_home) {
+      if (sums_made_ - sums_used_ >= sums_.size()) return false;
+      sum_node(at, sums_[sums_made_++ % sums_.size()].data(), at.run->spec.node_scale);
+    } else {
+      const int peer = topology_.owner(at.home, at.slice);
+      auto &slots = scatter_slots_[peer];
+      SendSlot &slot = slots[scatter_counts_[peer] % slots.size()];
+      if (!scatter_.may_send(peer) || !slot.free()) return false;
+      ++scatter_counts_[peer];
+      slot.reserve(capacity_);
+      sum_node(at, scratch_.data(), at.run->spec.node_scale);
+      float *res = residual(at);
+      const size_t bytes = encode(at, scratch_.data(), res, 0, slot.payload());
+      send(at, &scatter_, &slot, {peer}, bytes, measure(at, reinterpret_cast<float *>(scratch_.data()), res));
+    }
+    if (shared_) shared_.set_reduced(at.g);
+    advance(&summing_);
+    return true;
+  }
+  return false;
+}
+
+// The owner at home adds the other nodes' sums, in order of node, and sends the result.
+bool Domain::step_reduce() {
+  if (topology_.node_count() == 1) return false;
+  At at;
+  while (resolve(&reducing_, &at)) {
+    if (!at.mine || !at.at_home) {
+      advance(&reducing_);
+      continue;
+    }
+    if (sums_made_ == sums_used_) return false;
+    uint8_t *own = sums_[sums_used_ % sums_.size()].data();
+    // Adding the first two in either order gives the same bits, so only a later home needs another buffer.
+    uint8_t *total = at.home <= 1 ? own : total_.data();
+    bool moved = false;
+    for (; reduce_node_ < topology_.node_count(); ++reduce_node_) {
+      if (reduce_node_ == topology_.node) {
+        if (at.home > 1) add(at, total, own);
+        continue;
+      }
+      const int peer = topology_.owner(reduce_node_, at.slice);
+      Arrival arrival;
+      if (!scatter_.front(peer, &arrival)) return moved;
+      decode(at, arrival, peer, total, total == own || reduce_node_ > 0);
+      collect(arrival, &reduce_energies_);
+      scatter_.consume(peer);
+      moved = true;
+    }
+    const std::vector<int> peers = other_owners(at);
+    SendSlot &slot = gather_slots_[gather_count_ % gather_slots_.size()];
+    for (int peer : peers) {
+      if (!gather_.may_send(peer)) return moved;
+    }
+    if (!slot.free() || !result_free(at.g)) return moved;
+    ++gather_count_;
+    ++sums_used_;
+    reduce_node_ = 0;
+    slot.reserve(capacity_);
+    scaled(at, total, total, at.run->spec.home_scale);
+    float *res = residual(at);
+    const size_t bytes = encode(at, total, res, 1, slot.payload());
+    const auto measured = measure(at, reinterpret_cast<float *>(total), res);
+    std::vector<Energy> energies = std::move(reduce_energies_);
+    reduce_energies_.clear();
+    energies.resize(std::max(energies.size(), measured.size()));
+    for (size_t i = 0; i < measured.size(); ++i) {
+      energies[i].gradient += measured[i].gradient;
+      energies[i].residual += measured[i].residual;
+    }
+    send(at, &gather_, &slot, peers, bytes, energies);
+    uint8_t *result = result_target(at);
+    Arrival self{at.g, slot.payload(), bytes, nullptr, 0};
+    decode(at, self, topology_.rank, result, false);
+    result_done(at, result, std::move(energies));
+    advance(&reducing_);
+    return true;
+  }
+  return false;
+}
+
+// Owners elsewhere decode the same payload.
+bool Domain::step_receive() {
+  if (topology_.node_count() == 1) return false;
+  At at;
+  while (resolve(&receiving_, &at)) {
+    if (!at.mine || at.at_home) {
+      advance(&receiving_);
+      continue;
+    }
+    const int peer = topology_.owner(at.home, at.slice);
+    Arrival arrival;
+    if (!result_free(at.g) || !gather_.front(peer, &arrival)) return false;
+    uint8_t *result = result_target(at);
+    decode(at, arrival, peer, result, false);
+    std::vector<Energy> energies;
+    collect(arrival, &energies);
+    gather_.consume(peer);
+    result_done(at, result, std::move(energies));
+    advance(&receiving_);
+    return true;
+  }
+  return false;
+}
+
+// Every rank copies the result out of shared memory.
+bool Domain::step_copy() {
+  if (!shared_) return false;
+  At at;
+  if (!resolve(&copying_, &at) || shared_.result_ready(at.g) != at.g + 1) return false;
+  if (at.run->unit) scaled(at, output(at), shared_.result(at.g), at.run->spec.post_scale);
+  std::vector<Energy> energies;
+  if (at.run->spec.flags & kStatistics) {
+    uint64_t count;
+    std::memcpy(&count, shared_.energies(at.g), sizeof count);
+    energies.resize(count);
+    std::memcpy(energies.data(), shared_.energies(at.g) + 16, count * sizeof(Energy));
+  }
+  shared_.set_copied(topology_.local, at.g);
+  chunk_done(at, std::move(energies));
+  advance(&copying_);
+  return true;
+}
+
+// The ranks that the first unfinished chunk on this rank waits for.
+std::vector<int> Domain::awaited() {
+  std::vector<int> ranks;
+  const auto &here = topology_.nodes[topology_.node];
+  At at;
+  if (shared_ && resolve(&copying_, &at) && !at.mine) return {topology_.owner(topology_.node, at.slice)};
+  while (resolve(&summing_, &at) && !at.mine) advance(&summing_);
+  if (resolve(&summing_, &at)) {
+    for (int i = 0; i < topology_.local_size(); ++i) {
+      if (i != topology_.local && shared_.staged(i, at.g) != at.g + 1) ranks.push_back(here[i]);
+    }
+    if (!ranks.empty()) return ranks;
+  }
+  Arrival arrival;
+  while (resolve(&reducing_, &at) && !(at.mine && at.at_home)) advance(&reducing_);
+  if (topology_.node_count() > 1 && resolve(&reducing_, &at)) {
+    for (int peer : other_owners(at)) {
+      if (!scatter_.front(peer, &arrival) || !gather_.may_send(peer)) ranks.push_back(peer);
+    }
+  }
+  while (resolve(&receiving_, &at) && !(at.mine && !at.at_home)) advance(&receiving_);
+  if (resolve(&receiving_, &at)) ranks.push_back(topology_.owner(at.home, at.slice));
+  for (int i = 0; shared_ && i < topology_.local_size(); ++i) {
+    if (i != topology_.local) ranks.push_back(here[i]);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace gf

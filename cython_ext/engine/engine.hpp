@@ -1,0 +1,69 @@
+// The one background thread of a process: it serves every domain, and sleeps when nothing is under way.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "domain.hpp"
+
+namespace gf {
+
+class Engine {
+ public:
+  explicit Engine(const gf_api *api);
+  ~Engine();
+
+  void add_codec(uint16_t id, const gf_codec_ops &ops);
+  void on_warning(void (*warn)(const char *text));
+
+  int open(MPI_Comm comm, const Topology &topology, const Options &options, void *shared, const std::string &name);
+  void submit(int domain, const UnitPtr &unit);
+  void close(int domain);
+  void fail(int domain, const std::string &text);  // tells the others
+  DomainState state(int domain);
+  std::string error(int domain, Failure *kind);
+  const Traffic &traffic(int domain);
+
+  // True once the unit's state is final; waits so long at most.
+  bool wait(const UnitPtr &unit, double seconds);
+  // True once the domain is closed or has failed and has told the others.
+  bool wait_closed(int domain, double seconds);
+  void stop();
+
+ private:
+  struct Entry {
+    std::unique_ptr<Domain> domain;
+    // What other threads may see, kept by the engine's thread under the lock.
+    DomainState state = DomainState::kOpen;
+    Failure failure = Failure::kNone;
+    std::string error;
+    bool settled = false;
+  };
+  struct Command {
+    enum Kind { kOpen, kSubmit, kClose, kFail } kind;
+    int domain;
+    UnitPtr unit;
+    std::string text;
+  };
+  void push(Command command);
+  void run();
+  void obey(Command *command);
+  void rest(bool active, double last_moved, double time);
+
+  Host host_;
+  std::mutex lock_;
+  std::condition_variable work_, done_;
+  std::deque<Command> commands_;
+  std::vector<std::unique_ptr<Entry>> entries_;  // only ever appended to
+  std::vector<Entry *> served_;                  // the same, for the engine's thread
+  std::map<uint16_t, gf_codec_ops> codecs_;
+  void (*warn_)(const char *text) = nullptr;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gf

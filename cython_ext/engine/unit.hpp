@@ -1,0 +1,61 @@
+// A unit: what is reduced in one piece. Python fills it, the engine thread works on it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol.hpp"
+
+namespace gf {
+
+enum class UnitState : int { kSubmitted = 0, kRunning = 1, kDone = 2, kFailed = 3 };
+
+struct Unit {
+  std::string name;
+  std::string manifest;  // a line for each tensor: name, shape, dtype
+  uint64_t digest = 0;   // of the manifest
+  UnitSpec spec;
+  const void *input = nullptr;
+  void *output = nullptr;       // may be the input
+  float *residual = nullptr;    // as many elements, or null
+  std::vector<uint64_t> ends;   // of the tensors in the buffer, in elements; empty: one tensor
+  bool finite = true;
+  bool join = false;            // not a reduction: "this rank has no more data"
+
+  std::atomic<UnitState> state{UnitState::kSubmitted};
+  // Written by the engine thread before the state becomes final.
+  Failure failure = Failure::kNone;
+  std::string error;
+  int64_t value = 0;
+  std::vector<Energy> energies;  // one for each tensor
+};
+
+using UnitPtr = std::shared_ptr<Unit>;
+
+// How a unit is cut; a pure function of what all ranks know.
+struct Geometry {
+  uint64_t chunk = 0;  // elements
+  uint64_t chunks = 0;
+
+  static constexpr uint64_t kAlign = 64;         // elements, where the codec has no blocks
+  static constexpr uint64_t kSmallest = 4096;    // elements; below it a message costs more than its bytes
+
+  // `fits` tells whether a payload of so many elements fits into a message.
+  template <class Fits>
+  static Geometry of(const UnitSpec &spec, size_t chunk_bytes, uint64_t owners, Fits fits) {
+    Geometry g;
+    const uint64_t align = std::max<uint64_t>(spec.codec.block, 1) > 1 ? spec.codec.block : kAlign;
+    auto up = [&](uint64_t n) { return (n + align - 1) / align * align; };
+    const uint64_t most = std::max<uint64_t>(chunk_bytes / spec.element_bytes() / align, 1) * align;
+    const uint64_t share = up((spec.elements + owners - 1) / owners);
+    g.chunk = std::min(most, std::max(share, up(kSmallest)));
+    while (g.chunk > align && !fits(g.chunk)) g.chunk = up(g.chunk / 2);
+    g.chunks = (spec.elements + g.chunk - 1) / g.chunk;
+    return g;
+  }
+};
+
+}  // namespace gf

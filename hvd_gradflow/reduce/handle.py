@@ -1,0 +1,56 @@
+"""What an asynchronous reduction returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hvd_gradflow.errors import WaitTimeout
+
+
+class Handle:
+    """One reduction under way.
+
+    Made by :meth:`Reducer.allreduce_async` and :meth:`GradientStream.submit`.
+    """
+
+    def __init__(self, engine, unit, name: str, collect: Callable[..., Any]):
+        self._engine = engine
+        self._unit = unit  # of the engine, or a function that submits and returns it
+        self.name = name
+        self._collect = collect
+        self._result: Any = None
+        self._collected = False
+
+    def done(self) -> bool:
+        """Return True if `wait` would return, or raise, at once. Never blocks."""
+        return self._collected or (not callable(self._unit) and self._unit.final)
+
+    def wait(self, timeout: float | None = None, **options: Any) -> Any:
+        """Return the result; a second call returns the same again.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds. Without it the wait ends all the same: see docs/architecture.md, "Every wait ends".
+
+        Raises
+        ------
+        WaitTimeout
+            The reduction goes on; wait again.
+        MismatchError, PeerError, WireError
+            Ranks disagree, are missing or have failed; no reduction of this process works any more.
+        """
+        if self._collected:
+            return self._result
+        if callable(self._unit):
+            self._unit = self._unit()
+        if not self._engine.wait(self._unit, timeout):
+            raise WaitTimeout(f"tensor {self.name!r}: not reduced within {timeout:g} s")
+        error = self._unit.exception
+        if error is not None:
+            raise error
+        self._result = self._collect(self._unit, **options)
+        self._collected = True
+        self._unit.release()
+        return self._result

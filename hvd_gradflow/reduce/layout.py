@@ -1,0 +1,130 @@
+"""How the gradients of one optimizer are laid out in buckets: a pure function of names, sizes and codecs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+DTYPES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
+KINDS = ("dense", "conv", "vector", "embedding", "other")
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One gradient.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : {"float32", "float64", "float16", "bfloat16"}
+    kind : {"dense", "conv", "vector", "embedding", "other"}
+        What it is the gradient of; "vector" is everything of one dimension (bias, norm).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    kind: str = "other"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise TypeError(f"tensor {self.name!r}: dtype {self.dtype}, expected one of {', '.join(DTYPES)}")
+        if self.kind not in KINDS:
+            raise ValueError(f"tensor {self.name!r}: kind {self.kind!r}, expected one of {', '.join(KINDS)}")
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 1 for a 0-dimensional tensor."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor lies in its bucket, in elements."""
+
+    spec: TensorSpec
+    begin: int
+    end: int  # of the tensor; the next one begins at a block border
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tensors of one codec, side by side in one buffer."""
+
+    name: str
+    codec: object
+    dtype: int  # of the buffer: float32 or float64
+    slots: tuple[Slot, ...]
+    elements: int
+
+    @property
+    def ends(self) -> list[int]:
+        """Where each tensor's range ends, the gap behind it included."""
+        return [s.begin for s in self.slots[1:]] + [self.elements]
+
+
+def manifest(specs: Sequence[TensorSpec], codecs: Mapping[str, object]) -> str:
+    """Return a line for each tensor (name, elements, dtype, shape, codec), as the coordinator compares them."""
+    return "\n".join(
+        f"{s.name}\t{s.elements} \t{s.dtype}\tshape {list(s.shape)}\t{codecs[s.name]!r}".replace(" \t", "\t")
+        for s in specs
+    )
+
+
+def digest(text: str) -> int:
+    """Return 64 bits that identify a text on every platform."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def feeds_back(codec) -> bool:
+    """Return whether what a codec loses is kept and added the next time."""
+    return codec.lossy and getattr(codec, "error_feedback", True)
+
+
+def accumulator(dtype: int, codec) -> int:
+    """Return the dtype that a gradient is summed in: float64 as such where nothing is lost, else float32."""
+    return DTYPES["float64"] if dtype == DTYPES["float64"] and not codec.lossy else DTYPES["float32"]
+
+
+def cut(
+    specs: Sequence[TensorSpec], codecs: Mapping[str, object], bucket_bytes: float, label: str
+) -> list[Bucket]:
+    """Lay out tensors in buckets.
+
+    Last tensors first, since backward makes them first; a bucket is closed when it has reached
+    `bucket_bytes` (of the buffer). A block of the codec never spans two tensors.
+    """
+    open_groups: dict[tuple, list[TensorSpec]] = {}
+    sizes: dict[tuple, int] = {}
+    groups: list[tuple[tuple, list[TensorSpec]]] = []
+    for spec in reversed(specs):
+        codec = codecs[spec.name]
+        dtype = accumulator(DTYPES[spec.dtype], codec)
+        key = (codec, dtype)
+        if key not in open_groups:
+            open_groups[key] = []
+            sizes[key] = 0
+            groups.append((key, open_groups[key]))
+        open_groups[key].append(spec)
+        sizes[key] += spec.elements * (8 if dtype == DTYPES["float64"] else 4)
+        if sizes[key] >= bucket_bytes:
+            del open_groups[key]
+    return [_bucket(key, members, f"{label}{i}", label) for i, (key, members) in enumerate(groups)]
+
+
+def _bucket(key: tuple, members: list[TensorSpec], place: str, label: str) -> Bucket:
+    codec, dtype = key
+    block = max(int(codec.spec()["block"]), 1)
+    slots, at = [], 0
+    for spec in members:
+        slots.append(Slot(spec, at, at + spec.elements))
+        at += -(-spec.elements // block) * block
+    names = [s.name for s in members]
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    if len(names) > _NAMES_SHOWN:
+        shown += f" .. {names[-1]} ({len(names)} tensors)"
+    return Bucket(f"{place}: {shown}", codec, dtype, tuple(slots), slots[-1].end)

@@ -1,0 +1,389 @@
+"""Reducer: allreduce over one communicator, compressed between its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import hvd_gradflow
+from hvd_gradflow import codec as codecs
+from hvd_gradflow import config as configuration
+from hvd_gradflow.device import arrays
+from hvd_gradflow.errors import ConfigError, GradflowError, PeerError, UnsupportedError
+from hvd_gradflow.reduce import lifecycle
+from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
+from hvd_gradflow.reduce.handle import Handle
+from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, manifest
+from hvd_gradflow.reduce.residuals import Residuals
+from hvd_gradflow.reduce.topology import discover
+
+_F32, _F64 = DTYPES["float32"], DTYPES["float64"]
+_NUMPY = {_F32: np.float32, _F64: np.float64}
+_OPS = ("average", "sum")
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What a sum over ranks is multiplied with, and when (docs/architecture.md, "Scaling")."""
+
+    node: float
+    home: float
+    post: float
+    fold: float  # times a residual, when it is put back into an input
+
+    @staticmethod
+    def of(op: str, size: int, lossy: bool, prescale: float, postscale: float) -> Factors:
+        if op not in _OPS:
+            raise ConfigError(f"unknown op {op!r}; known: {', '.join(_OPS)}")
+        average = op == "average"
+        fold = size / prescale if prescale else 0.0
+        if lossy:
+            return Factors(prescale / size, 1.0, postscale if average else postscale * size, fold)
+        return Factors(1.0, prescale / size if average else prescale, postscale, fold)
+
+
+class Reducer:
+    """Allreduce over one communicator.
+
+    Collective over `comm`; works on a duplicate of it, so it never meets other traffic.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm, optional
+        Default: COMM_WORLD.
+    codec : str or Codec
+        What leaves a node is encoded with it, if a call does not name another.
+    config : Config, optional
+        Default: from the environment.
+    name : str
+        Used in messages.
+
+    Raises
+    ------
+    UnsupportedError
+        MPI was not initialized with ``MPI_THREAD_MULTIPLE``.
+    MismatchError
+        The ranks' settings differ; names key and ranks.
+    """
+
+    def __init__(self, comm=None, codec="none", *, config=None, name: str = "world"):
+        from mpi4py import MPI
+
+        from hvd_gradflow.reduce import _engine as native
+
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise UnsupportedError(
+                "MPI runs without MPI_THREAD_MULTIPLE, which the background engine needs; import mpi4py (or call "
+                "hvd.init()) before anything else initializes MPI, and use an MPI library built with threads"
+            )
+        self.config = configuration.load() if config is None else config
+        self.name = name
+        self.codec = _codec(codec)
+        self.engine = lifecycle.engine()
+        comm = MPI.COMM_WORLD if comm is None else comm
+        self._comm, request = comm.Idup()
+        finish(request, self.config.submit_timeout, f"setting up the reducer {name!r}")
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        settings = {"version": hvd_gradflow.__version__, **self.config.shared()}
+        everyone = exchange(self._comm, settings, self.config.submit_timeout, "setting up a reducer")
+        require_equal(everyone, "setting")
+        chunk = self.config.chunk_kib * 1024
+        self._topology = discover(
+            self._comm,
+            MPI.Get_processor_name(),
+            self.config,
+            lambda ranks: native.shared_bytes(ranks, self.config.shm_slots, chunk),
+        )
+        self.rank, self.size = self._comm.rank, self._comm.size
+        self.domain = self.engine.open(
+            MPI._addressof(self._comm),
+            self.rank,
+            self.size,
+            self._topology.nodes,
+            self.config,
+            self._topology.address,
+            name,
+        )
+        self.closed = False
+        self._sequence: dict[str, int] = {}
+        self._under_way: dict[str, Any] = {}
+        self._residuals = Residuals()
+        self.streams: dict[str, Any] = {}
+        lifecycle.register(self)
+
+    # -- where it runs ---------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[list[int]]:
+        """Ranks of each node."""
+        return self._topology.nodes
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes; with one, nothing is ever encoded."""
+        return len(self._topology.nodes)
+
+    @property
+    def local_size(self) -> int:
+        """Ranks on this rank's node."""
+        return len(self._topology.node)
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's place in its node."""
+        return self._topology.node.index(self.rank)
+
+    # -- reductions ------------------------------------------------------------------------------
+
+    def allreduce_async(
+        self,
+        array,
+        name: str,
+        *,
+        op: str = "average",
+        codec=None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        out=None,
+    ) -> Handle:
+        """Start the allreduce of one array.
+
+        Parameters
+        ----------
+        array : array_like
+            NumPy, torch CPU tensor or anything with DLPack or the buffer protocol; float32, float64,
+            float16 or bfloat16; any shape and layout. It must stay as it is until `wait` has returned.
+        name : str
+            The same on all ranks; not under way already.
+        op : {"average", "sum"}
+        codec : str or Codec, optional
+            Default: the reducer's.
+        prescale, postscale : float
+            Factors before and after the sum.
+        out : array_like, optional
+            Contiguous, of the same dtype and size; may be `array`. Default: a new NumPy array.
+
+        Returns
+        -------
+        Handle
+            `wait` returns the result, of the shape and dtype of `array` (bfloat16 without `out`: uint16
+            that holds its bits).
+        """
+        codec = self.codec if codec is None else _codec(codec)
+        source = arrays.contiguous(array)
+        target = source if out is None else _checked_out(out, source, name)
+        kind = accumulator(source.dtype, codec)
+        factors = Factors.of(op, self.size, codec.lossy, prescale, postscale)
+        direct = source.dtype == kind and not codec.lossy
+        finite, owed = True, None
+        if out is None or target.dtype != kind:
+            result = np.empty(source.size, _NUMPY[kind])
+            address = result.ctypes.data
+        else:
+            result, address = None, target.address
+        read = source.address
+        if not direct:
+            staging = result if result is not None else np.empty(source.size, _NUMPY[kind])
+            read = staging.ctypes.data
+            finite = self.engine.load(source.address, source.dtype, read, source.size)
+            owed = self._residuals.fold(name, staging, factors.fold) if finite else None
+        else:
+            staging = None
+        spec = TensorSpec(name, tuple(source.shape), source.dtype_name)
+        unit = self.submit(
+            name=name,
+            tensors=[spec],
+            codec=codec,
+            dtype=kind,
+            elements=source.size,
+            source=read,
+            target=address,
+            factors=factors,
+            residual=self._residuals.of(name, source.size) if feeds_back(codec) else None,
+            finite=finite,
+            keep=(source, target, result, staging),
+        )
+
+        def collect(unit):
+            if owed is not None and not unit.finite:
+                self._residuals.keep(name, owed)
+            if out is None:
+                return self._finished(result, source)
+            if result is not None:
+                self.engine.store(address, target.address, target.dtype, target.size)
+            return out
+
+        return Handle(self.engine, unit, name, collect)
+
+    def allreduce(self, array, name: str, **options):
+        """Reduce one array and wait; arguments as of :meth:`allreduce_async`."""
+        return self.allreduce_async(array, name, **options).wait()
+
+    def stream(self, specs, codec="none", **options):
+        """Return a :class:`GradientStream` for the gradients of one optimizer; collective."""
+        from hvd_gradflow.reduce.stream import GradientStream
+
+        return GradientStream(self, specs, codec, **options)
+
+    def submit(self, *, name, tensors, codec, dtype, elements, source, target, factors, keep,
+               residual=None, ends=(), finite=True, statistics=False, table=None):  # fmt: skip
+        """Hand one unit to the engine (used by streams); returns the engine's unit."""
+        self._check_open()
+        before = self._under_way.get(name)
+        if before is not None and not before.final:
+            raise GradflowError(
+                f"tensor {name!r} is already under way (step {self._sequence[name] - 1}); wait for it first"
+            )
+        if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
+            self.engine.add_codec(codec)
+        spec = codec.spec()
+        size = 8 if dtype == _F64 else 4
+        if spec["block"] * size > self.config.chunk_kib * 1024:
+            raise ConfigError(f"block={spec['block']} does not fit into a chunk of {self.config.chunk_kib} KiB")
+        text = manifest(tensors, table if table is not None else {t.name: codec for t in tensors})
+        sequence = self._sequence.get(name, 0)
+        from hvd_gradflow.reduce import _engine as native
+
+        flags = native.FLAG_ERROR_FEEDBACK if residual is not None else 0
+        if statistics:
+            flags |= native.FLAG_STATISTICS
+        unit = self.engine.submit(
+            self.domain,
+            name=name,
+            manifest=text,
+            name_hash=digest(name),
+            digest=digest(text),
+            sequence=sequence,
+            spec=spec,
+            elements=elements,
+            dtype=dtype,
+            flags=flags,
+            node_scale=factors.node,
+            home_scale=factors.home,
+            post_scale=factors.post,
+            source=source,
+            target=target,
+            residual=0 if residual is None else residual.ctypes.data,
+            ends=list(ends),
+            finite=finite,
+            keep=(keep, residual),
+        )
+        self._sequence[name] = sequence + 1
+        self._under_way[name] = unit
+        return unit
+
+    def _finished(self, result: np.ndarray, source) -> np.ndarray:
+        if source.dtype in _NUMPY and result.dtype == _NUMPY[source.dtype]:
+            return result.reshape(source.shape)
+        if source.dtype == _F64:
+            return result.astype(np.float64).reshape(source.shape)
+        half = np.empty(source.size, np.uint16)
+        self.engine.store(result.ctypes.data, half.ctypes.data, source.dtype, source.size)
+        if source.dtype == DTYPES["float16"]:
+            half = half.view(np.float16)
+        return half.reshape(source.shape)
+
+    # -- joining, residuals, ending ------------------------------------------------------------------
+
+    def join_async(self) -> Handle:
+        """Say that this rank has no more data: until all ranks have, it takes part with zeros."""
+        self._check_open()
+        unit = self.engine.join(self.domain)
+
+        def collect(unit):
+            # Ranks that joined early have counted fewer steps.
+            self._sequence.clear()
+            for stream in self.streams.values():
+                stream.restart()
+            return int(unit.value)
+
+        return Handle(self.engine, unit, "join", collect)
+
+    def join(self, timeout: float | None = None) -> int:
+        """Join and wait for all others; returns the last rank that joined."""
+        return self.join_async().wait(timeout)
+
+    def residual_state(self) -> dict[str, np.ndarray]:
+        """Return what error feedback still owes, by name; collective.
+
+        float32, in units of the average, summed over the ranks: it does not depend on their number.
+        Names of a stream are prefixed by its scope and a slash.
+        """
+        state = self._residuals.total(self, self._residuals.sizes())
+        for scope, stream in sorted(self.streams.items()):
+            state.update({f"{scope}/{name}": value for name, value in stream.residual_state().items()})
+        return state
+
+    def load_residual_state(self, state: dict[str, Any]) -> None:
+        """Continue with what :meth:`residual_state` returned; collective, the same `state` on all ranks."""
+        for scope, stream in sorted(self.streams.items()):
+            prefix = f"{scope}/"
+            stream.load_residual_state(
+                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+            )
+        self._residuals.replace(
+            {k: v for k, v in state.items() if not any(k.startswith(f"{s}/") for s in self.streams)}, self.rank
+        )
+
+    def counters(self) -> dict[str, int]:
+        """Return counts of this rank since the start.
+
+        ``wire_bytes`` handed to MPI for other nodes, headers and control messages counted;
+        ``wire_bytes_uncompressed``, what the same exchange would have handed over without a codec;
+        ``payloads``; ``units``; ``peak_under_way``, the most unacknowledged chunks to one peer.
+        """
+        return self.engine.traffic(self.domain)
+
+    @property
+    def failure(self) -> str | None:
+        """What this reducer failed of, or None."""
+        error = self.engine.failure(self.domain)
+        return None if error is None else str(error)
+
+    def abort(self, reason: str) -> None:
+        """Make every unfinished and later reduction fail with `reason`, on all ranks."""
+        self.engine.fail(self.domain, reason)
+
+    def _check_open(self) -> None:
+        error = self.engine.failure(self.domain)
+        if error is not None:
+            raise error
+        if self.closed:
+            raise GradflowError(f"the reducer {self.name!r} is closed")
+
+    def close(self, *, quiet: bool = False) -> None:
+        """End this reducer; returns when all ranks have called it, or raises `PeerError`."""
+        if self.closed:
+            return
+        self.engine.close(self.domain)
+        while not self.engine.wait_closed(self.domain, 0.2):
+            pass
+        error = self.engine.failure(self.domain)
+        if error is not None and not quiet:
+            raise error if isinstance(error, GradflowError) else PeerError(str(error))
+        self.closed = error is None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            self.close()
+
+
+def _codec(codec):
+    return codecs.get(codec) if isinstance(codec, str) else codec
+
+
+def _checked_out(out, source, name: str):
+    target = arrays.view(out)
+    if target.readonly or not target.contiguous:
+        raise ValueError(f"tensor {name!r}: out must be contiguous and writable")
+    if target.dtype != source.dtype or target.size != source.size:
+        raise ValueError(
+            f"tensor {name!r}: out has {target.size} elements of {target.dtype_name}, "
+            f"expected {source.size} of {source.dtype_name}"
+        )
+    return target

@@ -1,0 +1,306 @@
+"""GradientStream: the gradients of one optimizer, in buckets, step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_gradflow import events
+from hvd_gradflow.codec import get
+from hvd_gradflow.codec.policy import as_policy
+from hvd_gradflow.device import arrays
+from hvd_gradflow.errors import ConfigError, GradflowError
+from hvd_gradflow.reduce.handle import Handle
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back
+from hvd_gradflow.reduce.reducer import Factors, Reducer
+from hvd_gradflow.reduce.residuals import Residuals
+
+_IMPORTANCE = ("energy", "coordinate")
+
+
+class _Filling:
+    """One bucket of the present plan and how far it is filled in the present round."""
+
+    def __init__(self, bucket: Bucket, residuals: Residuals):
+        self.bucket = bucket
+        wide = bucket.dtype == DTYPES["float64"]
+        self.values = np.zeros(bucket.elements, np.float64 if wide else np.float32)
+        self.residual = np.zeros(bucket.elements, np.float32) if feeds_back(bucket.codec) else None
+        for slot in bucket.slots:
+            if self.residual is not None:
+                residuals.hold(slot.spec.name, self.residual[slot.begin : slot.end])
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        self.present: dict[str, bool] = {}  # name -> its input is finite
+        self.owed: dict[str, np.ndarray] = {}
+        self.units: dict[str, Any] = {}  # name -> the engine's unit that carries it
+        self.collected = False
+
+
+class GradientStream:
+    """The gradients of one optimizer; made by :meth:`Reducer.stream` on all ranks alike.
+
+    Parameters
+    ----------
+    reducer : Reducer
+    specs : sequence of TensorSpec
+        In the order in which the forward pass uses them.
+    codec : str, Codec or Policy
+        What to encode with; a policy may choose for each tensor and change its mind between steps.
+    scope : str
+        Distinguishes streams of one reducer, in names and in residual states.
+    op, prescale, postscale
+        As of :meth:`Reducer.allreduce_async`.
+    importance : {"energy", "coordinate"}
+        What the optimizer weighs, for a policy: energy (SGD) or every coordinate alike (Adam).
+    """
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        specs: Sequence[TensorSpec],
+        codec="none",
+        *,
+        scope: str = "default",
+        op: str = "average",
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        importance: str = "energy",
+    ):
+        if importance not in _IMPORTANCE:
+            raise ConfigError(f"unknown importance {importance!r}; known: {', '.join(_IMPORTANCE)}")
+        if scope in reducer.streams:
+            raise GradflowError(f"the reducer {reducer.name!r} already has a stream with scope {scope!r}")
+        names = [s.name for s in specs]
+        twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
+        if twice:
+            raise GradflowError(f"scope {scope!r}: several tensors are named {', '.join(map(repr, twice))}")
+        self.reducer, self.scope, self.specs = reducer, scope, tuple(specs)
+        self._op, self._prescale, self._postscale = op, prescale, postscale
+        self._importance = importance
+        self._policy = as_policy(codec).fresh()
+        self._residuals = Residuals()
+        self._outstanding: set[str] = set()
+        self._statistics: dict[str, tuple[float, float]] = {}
+        self._plans = 0
+        Factors.of(op, reducer.size, True, prescale, postscale)
+        self.restart()
+        reducer.streams[scope] = self
+
+    def restart(self) -> None:
+        """Begin with the policy's first choice again (after a join)."""
+        self._table = self._policy.start(self.specs, self._importance, self.reducer.config.min_elements)
+        self._plan()
+
+    def _plan(self) -> None:
+        """Lay out the buckets anew and let all ranks compare what they registered."""
+        self._residuals.release()
+        label = f"{self.scope}.{self._plans}."
+        self._plans += 1
+        buckets = cut(self.specs, self._table, self.reducer.config.bucket_mib * 2**20, label)
+        self._fillings = [_Filling(bucket, self._residuals) for bucket in buckets]
+        self._place = {slot.spec.name: (f, slot) for f in self._fillings for slot in f.bucket.slots}
+        self.reducer.submit(
+            name=f"{label}plan",
+            tensors=self.specs,
+            table=self._table,
+            codec=get("none"),
+            dtype=DTYPES["float32"],
+            elements=0,
+            source=0,
+            target=0,
+            factors=Factors(1.0, 1.0, 1.0, 1.0),
+            keep=None,
+        )
+
+    # -- a step ------------------------------------------------------------------------------------
+
+    def submit(self, name: str, array) -> Handle:
+        """Copy one gradient into its bucket; the bucket leaves with its last gradient.
+
+        Parameters
+        ----------
+        name : str
+            One of `specs`, not submitted since its last `wait`.
+        array : array_like
+            On the CPU, any layout, of the registered size and dtype; free to change after the call.
+
+        Returns
+        -------
+        Handle
+            ``wait(timeout=None, out=None)`` writes the result into `out` (contiguous, same size and
+            dtype) or returns a new array; it first sends what is incomplete, as :meth:`flush`.
+        """
+        filling, slot = self._slot(name)
+        if name in self._outstanding:
+            raise GradflowError(f"tensor {name!r} is already under way in this step; wait for it first")
+        source = arrays.contiguous(array)
+        if source.size != slot.spec.elements or source.dtype != DTYPES[slot.spec.dtype]:
+            raise GradflowError(
+                f"tensor {name!r}: got {source.size} elements of {source.dtype_name}, "
+                f"registered were {slot.spec.elements} of {slot.spec.dtype}"
+            )
+        values = filling.values[slot.begin : slot.end]
+        finite = True
+        if filling.bucket.dtype == DTYPES["float64"]:
+            values[:] = np.frombuffer(_bytes(source), np.float64)
+        else:
+            finite = self.reducer.engine.load(source.address, source.dtype, values.ctypes.data, source.size)
+        if finite:
+            owed = self._residuals.fold(name, values, self._factors(filling.bucket).fold)
+            if owed is not None:
+                filling.owed[name] = owed
+        filling.present[name] = finite
+        self._outstanding.add(name)
+        if len(filling.present) == len(filling.bucket.slots):
+            self._submit_whole(filling)
+
+        def unit():
+            self.flush()
+            return filling.units[name]
+
+        def collect(unit, out=None):
+            return self._collect(filling, slot, unit, out)
+
+        whole = filling.units.get(name)
+        return Handle(self.reducer.engine, unit if whole is None else whole, name, collect)
+
+    def flush(self) -> None:
+        """Send what is incomplete, tensor by tensor; all ranks must lack the same ones."""
+        for filling in self._fillings:
+            for name in [n for n in filling.present if n not in filling.units]:
+                slot = self._place[name][1]
+                finite = filling.present[name]
+                filling.units[name] = self._send(filling, f"{self.scope}: {name}", [slot], finite)
+
+    def _submit_whole(self, filling: _Filling) -> None:
+        if filling.units:  # the first part left alone, so all must
+            return
+        unit = self._send(filling, filling.bucket.name, filling.bucket.slots, all(filling.present.values()))
+        filling.units = dict.fromkeys(filling.present, unit)
+
+    def _send(self, filling: _Filling, name: str, slots: Sequence[Slot], finite: bool):
+        bucket, begin, end = filling.bucket, slots[0].begin, slots[-1].end
+        values = filling.values[begin:end]
+        return self.reducer.submit(
+            name=name,
+            tensors=[s.spec for s in slots],
+            table=self._table,
+            codec=bucket.codec,
+            dtype=bucket.dtype,
+            elements=end - begin,
+            source=values.ctypes.data,
+            target=values.ctypes.data,
+            factors=self._factors(bucket),
+            residual=None if filling.residual is None else filling.residual[begin:end],
+            ends=[s.begin - begin for s in slots[1:]] + [end - begin],
+            finite=finite,
+            statistics=self._policy.wants_statistics and filling.residual is not None,
+            keep=filling,
+        )
+
+    def _factors(self, bucket: Bucket) -> Factors:
+        return Factors.of(self._op, self.reducer.size, bucket.codec.lossy, self._prescale, self._postscale)
+
+    def _collect(self, filling: _Filling, slot: Slot, unit, out):
+        name = slot.spec.name
+        values = filling.values[slot.begin : slot.end]
+        result = self._written(values, slot.spec, out)
+        if not unit.finite and name in filling.owed:
+            self._residuals.keep(name, filling.owed[name])
+        if self._policy.wants_statistics:
+            self._note(filling, name, unit)
+        self._outstanding.discard(name)
+        filling.present.pop(name, None)
+        filling.units.pop(name, None)
+        filling.owed.pop(name, None)
+        if not self._outstanding:
+            self._end_round()
+        return result
+
+    def _note(self, filling: _Filling, name: str, unit) -> None:
+        energies = unit.energies()
+        names = [s.spec.name for s in filling.bucket.slots]
+        index = names.index(name) if len(energies) == len(names) else 0
+        gradient, residual = energies[index] if energies else (0.0, 0.0)
+        if gradient > 0:
+            self._statistics[name] = (gradient, residual)
+
+    def _written(self, values: np.ndarray, spec: TensorSpec, out):
+        dtype = DTYPES[spec.dtype]
+        if out is None:
+            if spec.dtype in ("float32", "float64"):
+                return values.astype(spec.dtype).reshape(spec.shape)
+            out = np.empty(spec.shape, np.float16 if spec.dtype == "float16" else np.uint16)
+            address = out.ctypes.data
+        else:
+            target = arrays.view(out)
+            if not target.contiguous or target.size != spec.elements or target.dtype != dtype:
+                raise GradflowError(
+                    f"tensor {spec.name!r}: out has {target.size} elements of {target.dtype_name} "
+                    f"(contiguous: {target.contiguous}), expected {spec.elements} of {spec.dtype}, contiguous"
+                )
+            address = target.address
+        if values.dtype == np.float64:
+            np.frombuffer(_bytes(arrays.view(out)), np.float64)[:] = values
+        else:
+            self.reducer.engine.store(values.ctypes.data, address, dtype, values.size)
+        return out
+
+    def _end_round(self) -> None:
+        """All of a step was waited for, on every rank at this point: the policy may change its mind."""
+        if not self._policy.wants_statistics:
+            return
+        statistics, self._statistics = self._statistics, {}
+        table = self._policy.update(dict(sorted(statistics.items())))
+        if table is not None and table != self._table:
+            moved = {n: c.name for n, c in table.items() if c != self._table[n]}
+            events.emit("codecs", scope=self.scope, moved=moved)
+            self._table = dict(table)
+            self._plan()
+
+    # -- what it is made of ----------------------------------------------------------------------
+
+    def _slot(self, name: str) -> tuple[_Filling, Slot]:
+        try:
+            return self._place[name]
+        except KeyError:
+            raise GradflowError(f"scope {self.scope!r} has no tensor {name!r}") from None
+
+    def codecs(self) -> dict[str, Any]:
+        """Return the codec of each tensor at this moment."""
+        return dict(self._table)
+
+    def residual_state(self) -> dict[str, np.ndarray]:
+        """Return what error feedback still owes, by name, of the tensors' shapes; collective."""
+        if not any(feeds_back(codec) for codec in self._table.values()):
+            return {}
+        sizes = {s.name: s.elements for s in self.specs}
+        total = self._residuals.total(self.reducer, sizes, f"{self.scope}: ")
+        return {s.name: total[s.name].reshape(s.shape) for s in self.specs}
+
+    def load_residual_state(self, state: dict[str, Any]) -> None:
+        """Continue with a saved state; collective. Names that are missing start at zero."""
+        by_name = {s.name: s for s in self.specs}
+        for name, value in state.items():
+            if name not in by_name:
+                raise GradflowError(f"scope {self.scope!r} has no tensor {name!r} to load a residual for")
+            if np.size(value) != by_name[name].elements:
+                raise GradflowError(
+                    f"tensor {name!r}: the residual has {np.size(value)} elements, "
+                    f"expected {by_name[name].elements}"
+                )
+        self._residuals.replace(state, self.reducer.rank)
+
+    def close(self) -> None:
+        """Let the reducer forget this stream."""
+        self.reducer.streams.pop(self.scope, None)
+
+
+def _bytes(view):
+    import ctypes
+
+    return (ctypes.c_char * (view.size * 8)).from_address(view.address)

@@ -1,0 +1,96 @@
+"""One way to fail, named on the command line; the last rank is the one at fault."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.reduce import Reducer, TensorSpec
+
+comm = MPI.COMM_WORLD
+case = sys.argv[1]
+culprit = comm.rank == comm.size - 1
+ones = np.ones(1000, np.float32)
+
+
+def expect(call) -> None:
+    """Print the error that a call ends in, and leave by it."""
+    try:
+        call()
+    except GradflowError as error:
+        print(f"RANK {comm.rank} {type(error).__name__}: {error}", flush=True)
+        raise
+    print(f"RANK {comm.rank} no error", flush=True)
+
+
+if case == "configuration":
+    os.environ["GRADFLOW_WINDOW"] = "3" if culprit else "4"
+    expect(Reducer)
+reducer = Reducer(comm)
+reducer.allreduce(ones, "first", codec="int8")
+if case == "elements":
+    expect(lambda: reducer.allreduce(np.ones(18 if culprit else 17, np.float32), "fc1.weight"))
+elif case == "codec":
+    expect(lambda: reducer.allreduce(ones, "w", codec="int4" if culprit else "int8"))
+elif case == "op":
+    expect(lambda: reducer.allreduce(ones, "w", op="sum" if culprit else "average"))
+elif case == "plan":
+    shapes = {"a": (5000,), "b": (2000, 2) if culprit else (4000,)}
+    stream = reducer.stream([TensorSpec(n, s) for n, s in shapes.items()], "int8")
+    handles = [stream.submit(n, np.ones(s, np.float32)) for n, s in shapes.items()]
+    expect(lambda: [h.wait() for h in handles])
+elif case == "missing":
+    if culprit:
+        time.sleep(30)
+    expect(lambda: reducer.allreduce(ones, "w"))
+elif case == "twice":
+    first = reducer.allreduce_async(ones, "w")
+    try:
+        reducer.allreduce_async(ones, "w") if not first.done() else None
+    except GradflowError as error:
+        print(f"RANK {comm.rank} {type(error).__name__}: {error}", flush=True)
+    first.wait()
+elif case == "leaves":
+    if not culprit:
+        expect(lambda: reducer.allreduce(ones, "w"))
+elif case == "raises":
+    if culprit:
+        raise RuntimeError("out of cheese")
+    expect(lambda: reducer.allreduce(ones, "w"))
+elif case in ("exit0", "kill", "stop"):
+    big = np.ones(8_000_000, np.float32)
+    for step in range(1000):
+        if culprit and step == 3:
+            handle = reducer.allreduce_async(big, "w", codec="int8")
+            if case == "exit0":
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL if case == "kill" else signal.SIGSTOP)
+        expect_error = step >= 3
+        try:
+            reducer.allreduce(big, "w", codec="int8")
+        except GradflowError as error:
+            print(f"RANK {comm.rank} {type(error).__name__}: {error}", flush=True)
+            raise
+elif case == "sysexit":
+    if culprit:
+        sys.exit(3)
+    expect(lambda: reducer.allreduce(ones, "w"))
+elif case == "caught":
+    # A program that catches the error and ends in peace: still not exit code 0.
+    try:
+        reducer.allreduce(np.ones(18 if culprit else 17, np.float32), "w")
+    except GradflowError:
+        print("caught", flush=True)
+elif case == "fine":
+    reducer.close()
+    print(f"RANK {comm.rank} fine", flush=True)
+elif case == "early":
+    if not culprit:
+        time.sleep(2)
+    print(f"RANK {comm.rank} fine", flush=True)

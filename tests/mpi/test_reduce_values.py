@@ -1,0 +1,40 @@
+"""The reducer's values on 1 to 4 ranks, in one node and in several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mpi_launcher import mpirun
+
+pytestmark = pytest.mark.mpi
+PROGRAM = Path(__file__).with_name("reduce_values.py")
+LAYOUTS = {  # ranks, ranks per node: nodes
+    (1, 0): "[[0]]",
+    (2, 0): "[[0, 1]]",
+    (2, 1): "[[0], [1]]",
+    (3, 1): "[[0], [1], [2]]",
+    (3, 2): "[[0, 1], [2]]",
+    (4, 2): "[[0, 1], [2, 3]]",
+}
+
+
+@pytest.mark.parametrize(("ranks", "per_node"), LAYOUTS)
+def test_values(ranks, per_node):
+    env = {"GRADFLOW_RANKS_PER_NODE": str(per_node)}
+    run = mpirun(ranks, [PROGRAM], timeout=150, env=env).check()
+    assert f"nodes {LAYOUTS[ranks, per_node]}" in run.stdout
+    assert "FAILED" not in run.stdout, run.stdout
+    assert run.stdout.count("OK ") == 30
+
+
+@pytest.mark.parametrize("settings", [
+    {"GRADFLOW_WINDOW": "1", "GRADFLOW_SHM_SLOTS": "2", "GRADFLOW_CHUNK_KIB": "4"},
+    {"GRADFLOW_BACKEND": "numpy"},
+])  # fmt: skip
+def test_values_under_other_settings(settings):
+    """The smallest windows, and codecs called back in Python."""
+    run = mpirun(3, [PROGRAM], timeout=250, env={"GRADFLOW_RANKS_PER_NODE": "2", **settings}).check()
+    assert "FAILED" not in run.stdout, run.stdout
+    assert run.stdout.count("OK ") == 30
