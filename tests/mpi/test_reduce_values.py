@@ -38,3 +38,12 @@ def test_values_under_other_settings(settings):
     run = mpirun(3, [PROGRAM], timeout=250, env={"GRADFLOW_RANKS_PER_NODE": "2", **settings}).check()
     assert "FAILED" not in run.stdout, run.stdout
     assert run.stdout.count("OK ") == 30
+
+
+@pytest.mark.parametrize(("ranks", "per_node"), [(1, 0), (2, 0), (2, 1), (3, 2), (4, 2)])
+def test_streams(ranks, per_node):
+    program = PROGRAM.with_name("reduce_streams.py")
+    env = {"GRADFLOW_RANKS_PER_NODE": str(per_node)}
+    run = mpirun(ranks, [program], timeout=150, env=env).check()
+    assert "FAILED" not in run.stdout, run.stdout
+    assert run.stdout.count("OK ") == 29
