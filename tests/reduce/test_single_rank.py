@@ -1,0 +1,93 @@
+"""One rank in this process: the reducer's interface without a launcher."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hvd_gradflow.config import Config
+from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
+from hvd_gradflow.reduce import Reducer, TensorSpec
+from hvd_gradflow.reduce.reducer import Factors
+
+
+@pytest.fixture
+def reducer():
+    from mpi4py import MPI
+
+    with Reducer(MPI.COMM_SELF, config=Config()) as made:
+        yield made
+
+
+def test_torch_tensors_in_and_out(reducer):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4)
+    out = torch.empty_like(x)
+    assert reducer.allreduce(x.t().contiguous().t(), "x", codec="int8", out=out) is out
+    assert torch.equal(out, x)
+
+
+def test_unknown_names_are_refused_with_the_list(reducer):
+    with pytest.raises(ConfigError, match="unknown codec 'int9'.*int8"):
+        reducer.allreduce(np.ones(3, np.float32), "w", codec="int9")
+    with pytest.raises(ConfigError, match="unknown op 'max'; known: average, sum"):
+        reducer.allreduce(np.ones(3, np.float32), "w", op="max")
+    with pytest.raises(ConfigError, match="unknown importance"):
+        reducer.stream([TensorSpec("w", (3,))], importance="weight")
+
+
+def test_out_must_fit(reducer):
+    with pytest.raises(ValueError, match="tensor 'w': out has 2 elements of float32, expected 3 of float32"):
+        reducer.allreduce(np.ones(3, np.float32), "w", out=np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="contiguous and writable"):
+        reducer.allreduce(np.ones(3, np.float32), "w", out=np.zeros(6, np.float32)[::2])
+
+
+def test_block_larger_than_a_chunk_is_refused():
+    from mpi4py import MPI
+
+    with Reducer(MPI.COMM_SELF, config=Config(chunk_kib=4)) as small:
+        with pytest.raises(ConfigError, match="block=32768 does not fit into a chunk of 4 KiB"):
+            small.allreduce(np.ones(3, np.float32), "w", codec=_codec("int8", block=32768))
+
+
+def _codec(name, **options):
+    from hvd_gradflow.codec import get
+
+    return get(name, **options)
+
+
+def test_streams_refuse_what_was_not_registered(reducer):
+    stream = reducer.stream([TensorSpec("w", (3,))], "int8")
+    with pytest.raises(GradflowError, match="has no tensor 'v'"):
+        stream.submit("v", np.ones(3, np.float32))
+    with pytest.raises(GradflowError, match="got 4 elements of float32, registered were 3 of float32"):
+        stream.submit("w", np.ones(4, np.float32))
+    with pytest.raises(GradflowError, match="already has a stream with scope 'default'"):
+        reducer.stream([TensorSpec("w", (3,))])
+    with pytest.raises(GradflowError, match="several tensors are named 'w'"):
+        reducer.stream([TensorSpec("w", (3,)), TensorSpec("w", (4,))], scope="other")
+    with pytest.raises(GradflowError, match="the residual has 4 elements, expected 3"):
+        stream.load_residual_state({"w": np.zeros(4)})
+
+
+def test_closed_reducer_says_so(reducer):
+    reducer.close()
+    with pytest.raises(GradflowError, match="closed"):
+        reducer.allreduce(np.ones(3, np.float32), "w")
+
+
+def test_mpi_without_threads_is_refused(monkeypatch):
+    from mpi4py import MPI
+
+    monkeypatch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_FUNNELED)
+    with pytest.raises(UnsupportedError, match="MPI_THREAD_MULTIPLE"):
+        Reducer(MPI.COMM_SELF)
+
+
+@pytest.mark.parametrize("lossy", [True, False])
+@pytest.mark.parametrize("op", ["average", "sum"])
+def test_factors_multiply_to_what_was_asked(op, lossy):
+    factors = Factors.of(op, 3, lossy, 0.5, 7.0)
+    whole = factors.node * factors.home * factors.post
+    assert whole == pytest.approx(0.5 * 7.0 / (3 if op == "average" else 1))
