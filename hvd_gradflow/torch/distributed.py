@@ -1,0 +1,219 @@
+"""``DistributedOptimizer``: Horovod's own, whose gradients go through our reducer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from horovod.torch import optimizer as stock
+from horovod.torch.mpi_ops import Adasum, Average, ProcessSet, Sum, global_process_set, nccl_built
+
+from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.torch import session
+from hvd_gradflow.torch.choice import Choice, Compression, as_choice
+from hvd_gradflow.torch.exchange import GradientExchange
+from hvd_gradflow.torch.tensors import DTYPES
+
+_Stock = stock._DistributedOptimizer
+
+# Optimizers that divide each coordinate by its own size (or take its sign), by a part of their class's name.
+_PER_COORDINATE = ("adam", "adagrad", "adadelta", "adafactor", "rmsprop", "rprop", "lamb", "lion", "nadam")
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Any = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> torch.optim.Optimizer:
+    """Wrap an optimizer so that gradients are reduced over the ranks before each step.
+
+    As ``horovod.torch.DistributedOptimizer``, with the same arguments. In addition the optimizer has
+    ``residual_state()`` and ``load_residual_state(state)`` for checkpoints: collective over the process set,
+    error-feedback residuals by parameter name, independent of the number of ranks.
+
+    Parameters
+    ----------
+    optimizer, named_parameters, backward_passes_per_step, op, gradient_predivide_factor, num_groups
+        As in Horovod.
+    groups, sparse_as_dense, process_set
+        As in Horovod.
+    compression : Choice, or one of Horovod's own compressors
+        ``hvd.Compression.adaptive``, ``hvd.Compression.int8(block=512)``, ... With a compressor of Horovod's
+        the gradients take Horovod's own way.
+
+    Raises
+    ------
+    UnsupportedError
+        For a compression that this job cannot carry: op is Adasum, Min, Max or Product, Horovod runs without
+        MPI or without MPI_THREAD_MULTIPLE, or a parameter's dtype has no codec.
+    """
+    if named_parameters is not None:
+        named_parameters = list(named_parameters)
+    choice = as_choice(compression)
+    if choice is not None:
+        choice, compression = _carrier(choice, op)
+    wrapped = stock.DistributedOptimizer(
+        optimizer,
+        named_parameters,
+        compression,
+        backward_passes_per_step,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        sparse_as_dense,
+        process_set,
+    )
+    exchange = None
+    if choice is not None:
+        parameters = _ours(wrapped, named_parameters, choice)
+        if parameters:
+            exchange = GradientExchange(
+                choice,
+                parameters,
+                process_set,
+                average=op == Average,
+                predivide=gradient_predivide_factor,
+                sparse_as_dense=sparse_as_dense,
+                importance=importance_of(optimizer),
+            )
+    _graft(wrapped, exchange)
+    return wrapped
+
+
+def importance_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return how an optimizer weighs errors: each ``coordinate`` alike, or by ``energy``."""
+    names = " ".join(c.__name__.lower() for c in type(optimizer).__mro__)
+    return "coordinate" if any(part in names for part in _PER_COORDINATE) else "energy"
+
+
+def _carrier(choice: Choice, op: int) -> tuple[Choice | None, Any]:
+    """Return who carries the gradients: a choice of ours, or None and a compressor of Horovod's."""
+    why = None
+    if op not in (Average, Sum):
+        kind = "Adasum" if op == Adasum else f"op={op}"
+        why = (
+            f"{kind} works on uncompressed gradients: use op=hvd.Average or hvd.Sum, or"
+            " compression=hvd.Compression.none"
+        )
+    why = why or session.obstacle()
+    if why is None:
+        return choice, stock.Compression.none
+    theirs = choice.of_horovod()
+    if theirs is None:
+        raise UnsupportedError(f"{choice!r}: {why}")
+    return None, theirs
+
+
+def _ours(wrapped: Any, named: list | None, choice: Choice) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters that our reducer takes, in the order of the model; none without other ranks.
+
+    Horovod has hooks on `_requires_update` only: none with one rank, and none outside of the process set.
+    """
+    if named is None:
+        named = [(wrapped._parameter_names[p], p) for group in wrapped.param_groups for p in group["params"]]
+    names = wrapped._parameter_names  # one name a parameter, where `named` may hold several
+    hooked = [(name, p) for name, p in named if p in wrapped._requires_update and names[p] == name]
+    if not choice.lossless:
+        return hooked
+    # Uncompressed, Horovod has better ways between GPUs, and its own words for dtypes that nobody carries.
+    return [(n, p) for n, p in hooked if p.dtype in DTYPES and not (p.is_cuda and nccl_built())]
+
+
+class _Members(list):
+    """The handles of one group; not a handle that Horovod's ``synchronize`` could take."""
+
+
+def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
+    """Put our methods on the class that Horovod made for this one optimizer.
+
+    Its ``__module__`` stays Horovod's: ``broadcast_optimizer_state`` knows a distributed optimizer by it, and
+    would otherwise call its ``step``, which waits for gradients that never come.
+    """
+    cls = type(wrapped)
+    wrapped.gradflow = exchange
+    horovods_step = cls.step
+
+    def step(self: Any, closure: Any = None) -> Any:
+        if closure is None or not self._should_synchronize or not hasattr(self, "_requires_update"):
+            return horovods_step(self, closure)
+
+        def reduced_closure() -> Any:
+            # Its backward pass makes the gradients that this step takes: reduce these, not those before it.
+            loss = closure()
+            self.synchronize()
+            self._synchronized = False
+            return loss
+
+        with self.skip_synchronize():
+            return horovods_step(self, reduced_closure)
+
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._handles:
+            return _Stock.zero_grad(self)  # raises
+        return super(cls, self).zero_grad(*args, **kwargs)
+
+    step.hooked = True  # torch must not wrap it once more: horovods_step is wrapped already
+    cls.zero_grad = zero_grad
+    if hasattr(wrapped, "op"):  # not the Adasum optimizer, which has a way of its own
+        cls.step = step
+    for method in (residual_state, load_residual_state):
+        setattr(cls, method.__name__, method)
+    if exchange is not None:
+        for method in (_allreduce_grad_async, _grouped_allreduce_grad_async, synchronize, load_state_dict):
+            setattr(cls, method.__name__, method)
+
+
+def _allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[Any, Any]:
+    if p not in self.gradflow:
+        return _Stock._allreduce_grad_async(self, p)
+    if p.grad is None:
+        p.grad = self.gradflow.missing(p)
+    return self.gradflow.start(p), None
+
+
+def _grouped_allreduce_grad_async(self: Any, ps: tuple[torch.Tensor, ...]) -> tuple[Any, Any]:
+    if not any(p in self.gradflow for p in ps):
+        return _Stock._grouped_allreduce_grad_async(self, ps)
+    return _Members(self._allreduce_grad_async(p) for p in ps), None
+
+
+def synchronize(self: Any) -> None:
+    """Wait until the gradients of this step are reduced."""
+    for group, (handle, _) in list(self._handles.items()):
+        if isinstance(handle, _Members):
+            del self._handles[group]
+            self._handles.update(zip(group, handle, strict=True))
+    self.gradflow.agree_on_sparse()
+    _Stock.synchronize(self)
+
+
+def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Load the wrapped optimizer's state; what is under way is waited for and dropped."""
+    for handle, _ in list(self._handles.values()):
+        for one in handle if isinstance(handle, _Members) else [(handle, None)]:
+            if callable(one[0]):
+                one[0]()
+    _Stock.load_state_dict(self, *args, **kwargs)
+
+
+def residual_state(self: Any) -> dict[str, torch.Tensor]:
+    """Return the error-feedback residuals by parameter name (float32), to be saved with a checkpoint.
+
+    Collective over the process set: every rank must call it, and gets the same. Not part of ``state_dict()``,
+    which many programs call on one rank only.
+    """
+    return {} if self.gradflow is None else self.gradflow.residual_state()
+
+
+def load_residual_state(self: Any, state: Any) -> None:
+    """Put back what ``residual_state()`` returned; collective. The number of ranks may be another."""
+    if self.gradflow is not None:
+        self.gradflow.load_residual_state(state)

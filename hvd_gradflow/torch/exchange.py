@@ -1,0 +1,175 @@
+"""The gradients of one distributed optimizer, on the drop-in path."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from horovod.torch import mpi_ops
+
+from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.torch import session, sparse, watchdog
+from hvd_gradflow.torch.choice import Choice
+from hvd_gradflow.torch.tensors import fetch, numpy_state, on_host, spec_of, torch_state
+
+
+class GradientExchange:
+    """Hands gradients to the reducer and brings the reduced ones back.
+
+    Parameters
+    ----------
+    choice : Choice
+        How they travel.
+    parameters : sequence of (str, Parameter)
+        In the order of the model, alike on all ranks of `process_set`.
+    process_set : ProcessSet
+        Who takes part.
+    average : bool
+        Whether the result is the average or the sum.
+    predivide : float
+        Horovod's ``gradient_predivide_factor``.
+    sparse_as_dense : bool
+        Whether sparse gradients are reduced as dense ones.
+    importance : {"energy", "coordinate"}
+        How the optimizer weighs errors.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        process_set: Any,
+        average: bool,
+        predivide: float,
+        sparse_as_dense: bool,
+        importance: str,
+    ) -> None:
+        self.choice = choice
+        self.names = {p: name for name, p in parameters}
+        self.process_set = process_set
+        self.average = average
+        self.sparse_as_dense = sparse_as_dense
+        self.reducer = session.reducer_of(process_set)
+        self.scope = session.next_scope(self.reducer, "optimizer")
+        self.stream = self.reducer.stream(
+            [spec_of(name, p) for name, p in parameters],
+            codec=choice.policy(),
+            scope=self.scope,
+            op="average" if average else "sum",
+            prescale=1.0 / predivide,
+            postscale=predivide,
+            importance=importance,
+        )
+        self.sent_by_horovod: Counter[str] = Counter()
+        self._sparse: set[torch.Tensor] = set()
+        self._agreed = False
+        self._sequence: Counter[str] = Counter()
+
+    def __contains__(self, parameter: torch.Tensor) -> bool:
+        return parameter in self.names
+
+    def start(self, parameter: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Submit the gradient of `parameter`; returns what waits for it and gives the result."""
+        name, gradient = self.names[parameter], parameter.grad
+        if gradient.layout == torch.sparse_coo:
+            self._sparse.add(parameter)
+            if not self.sparse_as_dense:
+                return self._start_sparse(parameter, name)
+            dense, dims = gradient.to_dense(), gradient.sparse_dim()
+            pending = self.stream.submit(name, on_host(dense, parameter.dtype))
+            return lambda: fetch(pending, dense, parameter.dtype).to_sparse(dims)
+        if gradient.layout != torch.strided:
+            raise UnsupportedError(
+                f"the gradient of {name!r} has layout {gradient.layout}, expected strided or sparse_coo"
+            )
+        handle = self.stream.submit(name, on_host(gradient, parameter.dtype))
+        return lambda: fetch(handle, gradient, parameter.dtype)
+
+    def missing(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Return the zero gradient of a parameter that had no part in this rank's loss."""
+        if parameter not in self._sparse:
+            return torch.zeros_like(parameter, requires_grad=False)
+        indices = torch.zeros((1, 0), dtype=torch.int64, device=parameter.device)
+        values = parameter.new_zeros((0, *parameter.shape[1:]))
+        return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
+
+    def agree_on_sparse(self) -> None:
+        """Learn, once, which gradients are sparse on some rank; collective.
+
+        A rank on which such a parameter had no gradient must take part in the allgather of the others. It
+        cannot know by itself: torch tells from a gradient only, not from a parameter.
+        """
+        if self._agreed:
+            return
+        self._agreed = True
+        flags = np.array([p in self._sparse or _is_sparse(p) for p in self.names], np.float32)
+        total = self.reducer.allreduce(flags, f"{self.scope}/sparse", op="sum", codec="none")
+        self._sparse.update(p for p, count in zip(self.names, np.asarray(total), strict=True) if count > 0)
+
+    def residual_state(self) -> dict[str, torch.Tensor]:
+        """Return the error-feedback residual by name, summed over the ranks (float32); collective."""
+        return torch_state(self.stream.residual_state())
+
+    def load_residual_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what :meth:`residual_state` gave; collective."""
+        self.stream.load_residual_state(numpy_state(state))
+
+    def _start_sparse(self, parameter: torch.Tensor, name: str) -> Callable[[], torch.Tensor]:
+        gradient = parameter.grad
+        if gradient.sparse_dim() != 1 or gradient.dense_dim() != parameter.dim() - 1:
+            gradient = _by_rows(gradient)
+        codec = self.stream.codecs()[name]
+        if not codec.lossy:
+            wait = mpi_ops.sparse_allreduce_async(
+                gradient,
+                name=name,
+                op=mpi_ops.Average if self.average else mpi_ops.Sum,
+                process_set=self.process_set,
+            )
+            self._count_sparse(gradient, gradient._values().nbytes + gradient._indices().nbytes)
+            return lambda: self._finish_sparse(parameter, wait().coalesce())
+        self._sequence[name] += 1
+        identity = f"{self.scope}\0{name}\0{self._sequence[name]}\0{self.reducer.rank}".encode()
+        key = int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")
+        codec = sparse.stochastic(codec)
+        message = sparse.pack(gradient, codec, key)
+        self._count_sparse(gradient, message.nbytes)
+        handle = mpi_ops.allgather_async(message, name=f"{name}.sparse", process_set=self.process_set)
+        scale = 1.0 / self.reducer.size if self.average else 1.0
+
+        def wait_and_sum() -> torch.Tensor:
+            with watchdog.guarded(self.reducer):
+                messages = mpi_ops.synchronize(handle)
+            parts = sparse.unpack(messages, codec, parameter.shape)
+            return self._finish_sparse(parameter, sparse.combine(parts, gradient, scale))
+
+        return wait_and_sum
+
+    @staticmethod
+    def _finish_sparse(parameter: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        # Horovod adds the result to the zeroed gradient, which must be of the same kind.
+        if parameter.grad.sparse_dim() != total.sparse_dim():
+            parameter.grad = torch.zeros_like(total)
+        return total
+
+    def _count_sparse(self, gradient: torch.Tensor, sent: int) -> None:
+        plain = gradient._values().nbytes + gradient._indices().nbytes
+        others = self.reducer.size - 1
+        session.on_horovods_wire(self.sent_by_horovod, sent * others, plain * others)
+
+
+def _is_sparse(parameter: torch.Tensor) -> bool:
+    return parameter.grad is not None and parameter.grad.layout == torch.sparse_coo
+
+
+def _by_rows(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a sparse gradient of any dimensions with one sparse dimension, as embeddings make them."""
+    gradient = gradient.coalesce()
+    rows, inverse = torch.unique(gradient.indices()[0], return_inverse=True)
+    values = gradient.values().new_zeros((rows.numel(), *gradient.shape[1:]))
+    values[(inverse, *gradient.indices()[1:])] = gradient.values()
+    return torch.sparse_coo_tensor(rows.unsqueeze(0), values, gradient.shape, check_invariants=False)

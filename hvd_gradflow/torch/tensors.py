@@ -1,0 +1,112 @@
+"""What torch's tensors are to the reducer: dtypes, kinds, contiguous copies, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from hvd_gradflow.errors import ConfigError, UnsupportedError
+from hvd_gradflow.reduce import TensorSpec
+
+DTYPES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+}
+
+
+def kind_of(shape: torch.Size | tuple[int, ...]) -> str:
+    """Return what a parameter of this shape usually is: ``vector``, ``dense`` or ``conv``."""
+    if len(shape) <= 1:
+        return "vector"
+    if len(shape) == 2:
+        return "dense"
+    return "conv" if len(shape) <= 5 else "other"
+
+
+def embedding_parameters(module: torch.nn.Module) -> set[int]:
+    """Return the ids of the parameters that embeddings of `module` hold."""
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return {id(m.weight) for m in module.modules() if isinstance(m, kinds)}
+
+
+def spec_of(name: str, parameter: torch.Tensor, embeddings: Iterable[int] = ()) -> TensorSpec:
+    """Describe the gradient of one parameter.
+
+    Raises
+    ------
+    UnsupportedError
+        For a dtype that no codec takes.
+    """
+    dtype = DTYPES.get(parameter.dtype)
+    if dtype is None:
+        raise UnsupportedError(
+            f"parameter {name!r} has dtype {parameter.dtype}, but gradients of"
+            f" {', '.join(DTYPES.values())} are carried: convert it, or freeze it"
+        )
+    kind = "embedding" if id(parameter) in embeddings else kind_of(parameter.shape)
+    return TensorSpec(name=name, shape=tuple(parameter.shape), dtype=dtype, kind=kind)
+
+
+def named_list(parameters: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return ``(name, parameter)`` pairs as a list; refuses anything else, and a name given twice."""
+    pairs = list(parameters.named_parameters() if isinstance(parameters, torch.nn.Module) else parameters)
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], torch.Tensor)):
+            raise ConfigError(
+                f"expected a module or (name, parameter) pairs, as model.named_parameters() gives,"
+                f" got {pair!r:.80}"
+            )
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise ConfigError(f"parameter names must be unique; given more than once: {', '.join(twice)}")
+    return pairs
+
+
+def on_host(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return `tensor` detached, in memory that the reducer can read: on the CPU and contiguous.
+
+    A copy from a GPU is ordered after the work of the current stream, and finished on return.
+    """
+    return tensor.detach().to(device="cpu", dtype=dtype or tensor.dtype).contiguous()
+
+
+def fetch(handle: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Wait for `handle` and write its result into `tensor`, whatever its device and strides.
+
+    Parameters
+    ----------
+    handle : Handle
+        Of the reducer or of a stream.
+    tensor : Tensor
+        Receives the result and is returned.
+    dtype : torch.dtype, optional
+        Of what was submitted, where it is not that of `tensor`.
+    """
+    target = tensor.detach()
+    dtype = dtype or target.dtype
+    if target.device.type == "cpu" and target.is_contiguous() and target.dtype == dtype:
+        handle.wait(out=target)
+    else:
+        host = torch.empty(target.shape, dtype=dtype)
+        handle.wait(out=host)
+        target.copy_(host)
+    return tensor
+
+
+def torch_state(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return a state of residuals as float32 tensors of their own."""
+    return {name: torch.from_numpy(np.array(residual, np.float32)) for name, residual in state.items()}
+
+
+def numpy_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return a state of residuals, torch or NumPy, as float32 arrays."""
+    return {
+        name: (r.detach().cpu().float().numpy() if isinstance(r, torch.Tensor) else np.asarray(r, np.float32))
+        for name, r in state.items()
+    }

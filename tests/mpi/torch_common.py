@@ -1,0 +1,161 @@
+"""What the programs of ``test_torch_*.py`` share: they run on several ranks, and print an OK line a check."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+import time
+import traceback
+
+import horovod.torch as stock
+import torch
+from torch import nn
+
+import hvd_gradflow.torch as ours
+from hvd_gradflow.torch import Compression
+
+torch.set_num_threads(1)
+
+# Relative error (norm of the difference over the norm) that one exchange, two encodings, may have.
+ERROR = {"none": 1e-6, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2, "int4": 0.4, "log4": 0.4, "adaptive": 0.4}
+CHECKS = []
+
+
+def check(function):
+    """Register a check; it is run with the path (``dropin`` or ``stock``) as its argument."""
+    CHECKS.append(function)
+    return function
+
+
+def main(process_sets=None) -> None:
+    """Run the checks of the path named first on the command line, or those named after it."""
+    path, only = sys.argv[1], sys.argv[2:]
+    start = time.perf_counter()
+    (ours if path == "dropin" else stock).init(process_sets=process_sets)
+    for function in CHECKS:
+        if only and function.__name__ not in only:
+            continue
+        torch.manual_seed(1)
+        try:
+            function(path)
+        except BaseException:
+            print(f"FAILED {function.__name__} on rank {stock.rank()}", flush=True)
+            traceback.print_exc()
+            raise
+        stock.barrier()
+        if stock.rank() == 0:
+            print(f"OK {function.__name__} {time.perf_counter() - start:.1f} s", flush=True)
+    (ours if path == "dropin" else stock).barrier()
+
+
+def distributed(path: str, model: nn.Module, optimizer, compression="none", **options):
+    """Wrap an optimizer, by one of the two ways that users have."""
+    choice = getattr(Compression, compression) if isinstance(compression, str) else compression
+    if path == "dropin":
+        return ours.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), compression=choice, **options
+        )
+    bound = choice.bind(model, process_set=options.get("process_set"))
+    return stock.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), compression=bound, **options
+    )
+
+
+def local_gradients(model: nn.Module, loss) -> dict[str, torch.Tensor]:
+    """This rank's own gradients in float64, by a way that fires no hook."""
+    pairs = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(loss(), [p for _, p in pairs], allow_unused=True)
+    return {
+        name: (torch.zeros_like(p) if g is None else g).detach().to_dense().double()
+        for (name, p), g in zip(pairs, gradients, strict=True)
+    }
+
+
+def expected_gradients(model, loss, average=True, ranks=None) -> dict[str, torch.Tensor]:
+    """What a perfect allreduce gives: the oracle."""
+    everyone = stock.allgather_object(local_gradients(model, loss), name="oracle")
+    everyone = [everyone[r] for r in (range(stock.size()) if ranks is None else ranks)]
+    total = {name: sum(g[name] for g in everyone) for name in everyone[0]}
+    return {name: t / len(everyone) if average else t for name, t in total.items()}
+
+
+def compare(model, expected, error: float) -> None:
+    """Compare the gradients of a model with the expected ones, and across ranks, bit for bit."""
+    for name, p in model.named_parameters():
+        if name not in expected:
+            assert p.grad is None, f"{name} is frozen, and has a gradient"
+            continue
+        gradient = p.grad.to_dense().double()
+        assert gradient.shape == expected[name].shape, name
+        norm = float(expected[name].norm())
+        difference = float((gradient - expected[name]).norm())
+        assert difference <= error * norm + 1e-12, (
+            f"{name}: error {difference / max(norm, 1e-30):.2e}, at most {error}"
+        )
+    same_everywhere(
+        {name: p.grad.to_dense() for name, p in model.named_parameters() if p.grad is not None}, "gradients"
+    )
+
+
+def same_everywhere(tensors: dict[str, torch.Tensor], what: str, ranks=None) -> None:
+    """Assert that the ranks hold bit-identical tensors."""
+    digests = {}
+    for name, t in tensors.items():
+        flat = t.detach().contiguous().view(-1)
+        raw = flat.view(torch.uint8).numpy().tobytes() if t.numel() else b""
+        digests[name] = hashlib.sha256(raw).hexdigest()
+    everyone = stock.allgather_object(digests, name="digests")
+    if ranks is not None:
+        everyone = [everyone[r] for r in ranks]
+    for other in everyone:
+        assert other == everyone[0], f"{what} differ: {[n for n in digests if other[n] != everyone[0][n]]}"
+
+
+def same_weights(model: nn.Module, ranks=None) -> None:
+    """Assert that the ranks hold bit-identical models."""
+    same_everywhere(dict(model.named_parameters()), "weights", ranks)
+
+
+def small_network() -> nn.Module:
+    """A convolution, a norm, two dense layers: tensors below and above the limit of 1024 elements."""
+    torch.manual_seed(7)
+    return nn.Sequential(
+        nn.Conv2d(3, 40, 3, padding=1, bias=False), nn.BatchNorm2d(40), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+        nn.Linear(640, 64), nn.Tanh(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def loss_of(model: nn.Module, step: int, rank: int | None = None):
+    """A loss on data that differs between ranks and steps."""
+    generator = torch.Generator().manual_seed(1000 * step + (stock.rank() if rank is None else rank))
+    images = torch.randn(8, 3, 8, 8, generator=generator)
+    labels = torch.randint(10, (8,), generator=generator)
+    return lambda: nn.functional.cross_entropy(model(images), labels)
+
+
+def raises(kind, *parts: str):
+    """Context manager: the block must raise `kind`, with all `parts` in its sentence."""
+    return _Raises(kind, parts)
+
+
+class _Raises:
+    def __init__(self, kind, parts) -> None:
+        self.kind, self.parts = kind, parts
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace) -> bool:
+        assert kind is not None, f"nothing was raised, expected {self.kind}"
+        if not issubclass(kind, self.kind):
+            return False
+        missing = [part for part in self.parts if part not in str(value)]
+        assert not missing, f"{missing} missing in: {value}"
+        return True
+
+
+def clone(model: nn.Module) -> nn.Module:
+    """A copy that no hook knows."""
+    return copy.deepcopy(model)
