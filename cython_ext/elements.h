@@ -99,18 +99,16 @@ GF_FN uint32_t gf_dither(uint64_t block_key, uint32_t index) {
 
 // An odd multiple of 2^-17 in (-1/2, 1/2), symmetric: added before rounding it makes the result
 // unbiased (to 2^-17 steps) and leaves integers up to 127 exactly as they are.
-GF_FN float gf_dither_offset(uint32_t h) {
-  return gf_mul((float)(((int32_t)h >> 15) | 1), 1.0f / 131072.0f);
-}
+GF_FN float gf_dither_offset(uint32_t h) { return gf_mul((float)(((int32_t)h >> 15) | 1), 1.0f / 131072.0f); }
 
 // ---- Uniform symmetric quantizer ----------------------------------------------------------------
 
 struct gf_uniform_block {
-  float pre;    // power of two that brings the block's maximum to a range where 1/maximum is normal
-  float inv;    // codes per scaled unit
-  float step;   // scaled units per code
-  float post;   // 1 / pre
-  int32_t q;    // largest code
+  float pre;   // power of two that brings the block's maximum to a range where 1/maximum is normal
+  float inv;   // codes per scaled unit
+  float step;  // scaled units per code
+  float post;  // 1 / pre
+  int32_t q;   // largest code
 };
 
 // `scale`: the block's largest magnitude, finite and not zero. levels: 127, 7 or 1.
@@ -128,14 +126,14 @@ GF_FN struct gf_uniform_block gf_uniform_params(float scale, int32_t levels) {
   const float scaled = gf_mul(scale, p.pre);
   p.inv = gf_div((float)levels, scaled);
   p.step = gf_div(scaled, (float)levels);
+  // Near the top of float32's range a step that was rounded up would decode the largest code to infinity.
+  if (p.post > 1.0f && gf_mul((float)levels, p.step) > scaled) p.step = gf_float(gf_bits(p.step) - 1u);
   p.q = levels;
   return p;
 }
 
 // Round half to even for |v| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction.
-GF_FN int32_t gf_rint(float v) {
-  return (int32_t)(gf_bits(gf_add(v, 12582912.0f)) - 0x4b400000u);
-}
+GF_FN int32_t gf_rint(float v) { return (int32_t)(gf_bits(gf_add(v, 12582912.0f)) - 0x4b400000u); }
 
 GF_FN int32_t gf_uniform_code(float v, float offset, const struct gf_uniform_block p) {
   const int32_t c = gf_rint(gf_add(gf_mul(gf_mul(v, p.pre), p.inv), offset));
@@ -178,7 +176,9 @@ GF_FN uint32_t gf_log4_stochastic(uint32_t abs_bits, uint32_t e, uint32_t h) {
   return m > 7u ? 7u : m;
 }
 
-GF_FN uint32_t gf_log4_code(uint32_t level, float v) { return level ? level | ((gf_bits(v) >> 28) & 8u) : 0u; }
+GF_FN uint32_t gf_log4_code(uint32_t level, float v) {
+  return level ? level | ((gf_bits(v) >> 28) & 8u) : 0u;
+}
 
 GF_FN float gf_log4_value(uint32_t code, uint32_t e) {
   const uint32_t m = code & 7u;
@@ -232,8 +232,8 @@ GF_FN uint32_t gf_half_exponent(uint32_t max_bits) {
   return e < GF_HALF_MIN_EXPONENT ? GF_HALF_MIN_EXPONENT : e;
 }
 
-GF_FN float gf_half_scale(uint32_t e) { return gf_float((268u - e) << 23); }      // 2^(141-e)
-GF_FN float gf_half_unscale(uint32_t e) { return gf_float((e - 14u) << 23); }     // 2^(e-141)
+GF_FN float gf_half_scale(uint32_t e) { return gf_float((268u - e) << 23); }   // 2^(141-e)
+GF_FN float gf_half_unscale(uint32_t e) { return gf_float((e - 14u) << 23); }  // 2^(e-141)
 
 // Only in the topmost binade could rounding up to 2^15 decode to infinity.
 GF_FN uint16_t gf_half_code(float v, uint32_t e) {

@@ -59,7 +59,7 @@ double energy(const float *x, size_t n) {
 
 const gf_codec_ops kOps = {nullptr, max_encoded_size, encode, decode, decode_add};
 
-const gf_api kApi = {GF_API_VERSION, find_codec, dither_key, crc32c,  load_f32,
+const gf_api kApi = {GF_API_VERSION, find_codec, dither_key, crc32c, load_f32,
                      store_f32,      sum_f32,    sum_f64,    energy};
 
 }  // namespace

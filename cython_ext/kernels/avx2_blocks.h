@@ -9,7 +9,9 @@ inline __m256 load_sum(const EncodeRun &b, size_t i) {
   return kResidual ? _mm256_add_ps(v, _mm256_loadu_ps(b.residual + i)) : v;
 }
 
-inline __m256i abs_of(__m256 v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); }
+inline __m256i abs_of(__m256 v) {
+  return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff));
+}
 
 inline uint32_t largest(__m256i v) {
   __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -99,7 +101,8 @@ size_t encode_uniform_front(const EncodeRun &b, const gf_uniform_block &p, uint6
       // Without an offset nothing exceeds the largest code: |v| * inv <= q (1 + 2^-23).
       if (kStochastic) c[k] = _mm256_max_epi32(_mm256_min_epi32(c[k], top), bottom);
       if (kResidual)
-        _mm256_storeu_ps(b.residual + i + 8 * k, _mm256_sub_ps(v, _mm256_mul_ps(_mm256_cvtepi32_ps(c[k]), step)));
+        _mm256_storeu_ps(b.residual + i + 8 * k,
+                         _mm256_sub_ps(v, _mm256_mul_ps(_mm256_cvtepi32_ps(c[k]), step)));
     }
     store_codes<kBits>(b.codes, i, pack_bytes(c[0], c[1], c[2], c[3]));
   }
@@ -135,6 +138,7 @@ size_t decode_uniform_front(const DecodeRun &b, const gf_uniform_block &p) {
 
 #include "avx2_log4.h"
 #include "avx2_half.h"
+#include "avx2_plain.h"
 
 struct Simd {
   static size_t max_abs(const EncodeRun &b, uint32_t *m) {
@@ -157,7 +161,8 @@ struct Simd {
 
   static size_t encode_log4(const EncodeRun &b, uint32_t e, uint64_t key) {
     if (b.stochastic)
-      return b.residual ? encode_log4_front<true, true>(b, e, key) : encode_log4_front<false, true>(b, e, key);
+      return b.residual ? encode_log4_front<true, true>(b, e, key)
+                        : encode_log4_front<false, true>(b, e, key);
     return b.residual ? encode_log4_front<true, false>(b, e, key) : encode_log4_nearest_front(b, e);
   }
 
@@ -171,6 +176,18 @@ struct Simd {
 
   static size_t decode_fp16(const DecodeRun &b, uint32_t e) {
     return b.add ? decode_fp16_front<true>(b, e) : decode_fp16_front<false>(b, e);
+  }
+
+  static size_t encode_bf16(const EncodeRun &b, uint32_t *m) {
+    return b.residual ? encode_bf16_front<true>(b, m) : encode_bf16_front<false>(b, m);
+  }
+
+  static size_t decode_bf16(const DecodeRun &b) {
+    return b.add ? decode_bf16_front<true>(b) : decode_bf16_front<false>(b);
+  }
+
+  static size_t encode_none(const EncodeRun &b, uint32_t *m) {
+    return b.residual ? encode_none_front<true>(b, m) : encode_none_front<false>(b, m);
   }
 
   static size_t load_half(const uint8_t *src, float *dst, size_t n, uint32_t *m) {

@@ -15,7 +15,8 @@ size_t encode_fp16_front(const EncodeRun &b, uint32_t e) {
     const __m256 v = load_sum<kResidual>(b, i);
     const __m128i h = half_of(_mm256_mul_ps(v, scale));
     _mm_storeu_si128(reinterpret_cast<__m128i *>(b.codes + 2 * i), h);
-    if (kResidual) _mm256_storeu_ps(b.residual + i, _mm256_sub_ps(v, _mm256_mul_ps(_mm256_cvtph_ps(h), unscale)));
+    if (kResidual)
+      _mm256_storeu_ps(b.residual + i, _mm256_sub_ps(v, _mm256_mul_ps(_mm256_cvtph_ps(h), unscale)));
   }
   return i;
 }

@@ -8,14 +8,15 @@ inline __m256i log4_codes(__m256i levels, __m256i signs) {
 }
 
 // Exponent and first mantissa bit decide everything, so 16-bit lanes do. Counted from one below the smallest
-// code that is not zero, they index a table; with e = 7 that code is 1 itself, the upper half of the denormals.
+// code that is not zero, they index a table; with e = 7 that code is 1 itself, the upper half of the
+// denormals.
 inline size_t encode_log4_nearest_front(const EncodeRun &b, uint32_t e) {
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const bool lowest = e == GF_LOG4_MIN_EXPONENT;
   const __m256i base = _mm256_set1_epi16((short)(lowest ? 0 : 2 * (e - 7u) - 1u));
-  const __m256i table = _mm256_broadcastsi128_si256(
-      lowest ? _mm_setr_epi8(0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 7)
-             : _mm_setr_epi8(0, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7));
+  const __m256i table =
+      _mm256_broadcastsi128_si256(lowest ? _mm_setr_epi8(0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 7)
+                                         : _mm_setr_epi8(0, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7));
   size_t i = 0;
   for (; i + 32 <= b.n; i += 32) {
     const __m256i w0 = _mm256_packus_epi32(_mm256_srli_epi32(load_bits(b.x + i), 22),
@@ -52,7 +53,8 @@ size_t encode_log4_front(const EncodeRun &b, uint32_t e, uint64_t block_key) {
       if (kStochastic) {
         const __m256i added = _mm256_and_si256(_mm256_cmpgt_epi32(lowest, a), lowest);
         const __m256 from = _mm256_add_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(added));
-        const __m256i carried = _mm256_add_epi32(_mm256_castps_si256(from), _mm256_srli_epi32(dither.next(), 9));
+        const __m256i carried =
+            _mm256_add_epi32(_mm256_castps_si256(from), _mm256_srli_epi32(dither.next(), 9));
         const __m256i up = _mm256_and_si256(carried, exponent);
         // lowest - lowest = 0, 2 lowest - lowest = lowest: exact.
         d = _mm256_castps_si256(_mm256_sub_ps(_mm256_castsi256_ps(up), _mm256_castsi256_ps(added)));

@@ -30,7 +30,8 @@ inline DecodeRun block_of(const DecodeRun &run, int bits, size_t begin) {
   return b;
 }
 
-// Blocks that carry no codes. An all-zero block leaves nothing behind; one that is not finite keeps its residual.
+// Blocks that carry no codes. An all-zero block leaves nothing behind; one that is not finite keeps its
+// residual.
 inline void encode_empty(const EncodeRun &b, int bits, bool zero) {
   memset(b.codes, 0, code_bytes(bits, b.n));
   if (zero && b.residual) memset(b.residual, 0, b.n * sizeof(float));
@@ -156,5 +157,27 @@ inline void decode_fp16(const DecodeRun &run) {
     } else {
       decode_fp16_range(b, *scale, Simd::decode_fp16(b, *scale), b.n);
     }
+  }
+}
+
+inline bool encode_bf16(const EncodeRun &run) {
+  uint32_t m = 0;
+  const size_t done = Simd::encode_bf16(run, &m);
+  return encode_bf16_range(run, done, run.n, m) >= GF_INF_BITS;
+}
+
+inline void decode_bf16(const DecodeRun &run) { decode_bf16_range(run, Simd::decode_bf16(run), run.n); }
+
+inline bool encode_none(const EncodeRun &run) {
+  uint32_t m = 0;
+  const size_t done = Simd::encode_none(run, &m);
+  return encode_none_range(run, done, run.n, m) >= GF_INF_BITS;
+}
+
+inline void decode_none(const DecodeRun &run) {
+  if (run.add) {
+    for (size_t i = 0; i < run.n; ++i) run.out[i] = gf_add(run.out[i], gf_float(load_u32(run.codes + 4 * i)));
+  } else if (run.n) {
+    memcpy(run.out, run.codes, 4 * run.n);
   }
 }

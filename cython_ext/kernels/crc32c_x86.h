@@ -7,7 +7,8 @@
 template <uint64_t kBytes>
 inline uint64_t crc_skip(uint64_t crc) {
   constexpr uint32_t factor = crc_x_power(8 * kBytes - 33);
-  const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi32_si128((int)factor), 0);
+  const __m128i product =
+      _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi32_si128((int)factor), 0);
   return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 

@@ -10,7 +10,6 @@ namespace gradflow {
 namespace {
 
 // Codes are checksummed a tile at a time, while they are in the first-level cache.
-constexpr size_t kTileElements = 8192;
 constexpr size_t kTileBytes = 8192;
 constexpr uint32_t kMinBlock = 32;
 constexpr uint32_t kMaxBlock = 32768;
@@ -100,7 +99,8 @@ const char *spec_fault(const gf_codec_spec &spec) {
   const bool uniform = spec.id >= kInt8 && spec.id <= kInt2;
   if (spec.bits != (uniform ? layout.code_bits : 0)) return "bits do not belong to this codec";
   if (spec.rounding > GF_STOCHASTIC) return "unknown rounding";
-  if (spec.rounding == GF_STOCHASTIC && !uniform && spec.id != kLog4) return "this codec rounds to nearest only";
+  if (spec.rounding == GF_STOCHASTIC && !uniform && spec.id != kLog4)
+    return "this codec rounds to nearest only";
   if (!layout.scale_bytes) return spec.block == 1 ? nullptr : "this codec has no blocks: block must be 1";
   if (spec.block < kMinBlock || spec.block > kMaxBlock || (spec.block & (spec.block - 1)))
     return "block must be a power of two from 32 to 32768";
@@ -122,7 +122,8 @@ size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, floa
   uint8_t *const scales = out + sizeof(Header);
   const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
   uint8_t *const codes = scales + scale_bytes;
-  const size_t tile = spec.block > kTileElements ? spec.block : kTileElements;
+  const size_t in_tile = kTileBytes * 8 / (size_t)layout.code_bits;  // a power of two, as is the block
+  const size_t tile = spec.block > in_tile ? spec.block : in_tile;
   bool nonfinite = false;
   uint32_t crc_codes = 0;
   for (size_t begin = 0; begin < n; begin += tile) {
@@ -144,7 +145,8 @@ size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, floa
   h.version = kVersion;
   h.codec = (uint8_t)spec.id;
   h.dtype = (uint8_t)dtype;
-  h.flags = (uint8_t)((spec.rounding == GF_STOCHASTIC ? kFlagStochastic : 0) | (nonfinite ? kFlagNonfinite : 0));
+  h.flags =
+      (uint8_t)((spec.rounding == GF_STOCHASTIC ? kFlagStochastic : 0) | (nonfinite ? kFlagNonfinite : 0));
   h.block_log2 = block_log2(spec, layout);
   h.bits = (uint8_t)layout.code_bits;
   h.count = n;
@@ -190,12 +192,14 @@ int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, si
   if (h.reserved || h.dtype < GF_F32 || h.dtype > GF_BF16 || h.flags & ~(kFlagStochastic | kFlagNonfinite))
     return GF_WIRE_CONTENT;
   bool nonfinite = false;
-  if (!valid || !scales_valid(spec, layout, scales, blocks(spec, layout, n), &nonfinite)) return GF_WIRE_CONTENT;
+  if (!valid || !scales_valid(spec, layout, scales, blocks(spec, layout, n), &nonfinite))
+    return GF_WIRE_CONTENT;
   if (layout.scale_bytes && nonfinite != ((h.flags & kFlagNonfinite) != 0)) return GF_WIRE_CONTENT;
   return padding_zero(layout, codes, n) ? GF_WIRE_OK : GF_WIRE_CONTENT;
 }
 
-int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n, bool add) {
+int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n,
+                   bool add) {
   const DefaultFloatEnv env;
   const int status = check_payload(spec, in, bytes, n);
   if (status != GF_WIRE_OK) return status;

@@ -51,7 +51,8 @@ size_t body_bytes(const gf_codec_spec &spec, size_t n);
 size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, float *residual, size_t n,
                       uint64_t key, uint64_t first, uint8_t *out);
 int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n);
-int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n, bool add);
+int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n,
+                   bool add);
 
 const gf_codec_ops *find_codec(uint16_t id);
 const gf_api *api();

@@ -25,9 +25,9 @@ namespace {
 
 }  // namespace
 
-const Level kAvx512 = {"avx512",      encode_uniform, decode_uniform, encode_log4, decode_log4, encode_fp16,
-                      decode_fp16, encode_bf16,    decode_bf16,    encode_none, decode_none, codes_valid,
-                      crc32c,      load_f32,       store_f32,      sum_f32,     sum_f64,     energy};
+const Level kAvx512 = {"avx512",    encode_uniform, decode_uniform, encode_log4, decode_log4, encode_fp16,
+                       decode_fp16, encode_bf16,    decode_bf16,    encode_none, decode_none, codes_valid,
+                       crc32c,      load_f32,       store_f32,      sum_f32,     sum_f64,     energy};
 
 }  // namespace gradflow
 

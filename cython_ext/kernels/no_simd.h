@@ -14,6 +14,9 @@ struct Simd {
   static size_t decode_log4(const DecodeRun &, uint32_t) { return 0; }
   static size_t encode_fp16(const EncodeRun &, uint32_t) { return 0; }
   static size_t decode_fp16(const DecodeRun &, uint32_t) { return 0; }
+  static size_t encode_bf16(const EncodeRun &, uint32_t *) { return 0; }
+  static size_t decode_bf16(const DecodeRun &) { return 0; }
+  static size_t encode_none(const EncodeRun &, uint32_t *) { return 0; }
   static size_t load_half(const uint8_t *, float *, size_t, uint32_t *) { return 0; }
   static size_t store_half(const float *, float, uint8_t *, size_t) { return 0; }
 };

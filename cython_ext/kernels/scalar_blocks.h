@@ -1,6 +1,6 @@
 // The codecs' blocks as plain loops over the functions of elements.h. Included by each level's file inside
-// its own namespace: it is the whole implementation of "portable", and the tails and rare blocks of the others.
-// No include guard by design; levels.h, elements.h and gf_api.h come before it.
+// its own namespace: it is the whole implementation of "portable", and the tails and rare blocks of the
+// others. No include guard by design; levels.h, elements.h and gf_api.h come before it.
 
 inline uint32_t max_abs_bits(const float *x, const float *r, size_t begin, size_t end, uint32_t m) {
   if (r) {
@@ -33,7 +33,9 @@ inline uint32_t block_max(const float *x, const float *r, size_t n) {
 }
 
 // A value of the block, with the residual where there is one.
-inline float sum_at(const float *x, const float *r, size_t i) { return r ? gf_add_residual(x[i], r[i]) : x[i]; }
+inline float sum_at(const float *x, const float *r, size_t i) {
+  return r ? gf_add_residual(x[i], r[i]) : x[i];
+}
 
 inline void store_u32(uint8_t *p, uint32_t u) { memcpy(p, &u, sizeof u); }
 
@@ -74,8 +76,8 @@ inline void put_nan(float *out, size_t n, bool add) {
 // ---- Uniform --------------------------------------------------------------------------------------
 
 template <int kBits>
-inline void encode_uniform_range(const EncodeRun &run, const gf_uniform_block &p, uint64_t block_key, size_t begin,
-                                 size_t end) {
+inline void encode_uniform_range(const EncodeRun &run, const gf_uniform_block &p, uint64_t block_key,
+                                 size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     const float v = sum_at(run.x, run.residual, i);
     const float offset =
@@ -99,7 +101,8 @@ inline void decode_uniform_range(const DecodeRun &run, const gf_uniform_block &p
 
 // ---- log4 -----------------------------------------------------------------------------------------
 
-inline void encode_log4_range(const EncodeRun &run, uint32_t e, uint64_t block_key, size_t begin, size_t end) {
+inline void encode_log4_range(const EncodeRun &run, uint32_t e, uint64_t block_key, size_t begin,
+                              size_t end) {
   for (size_t i = begin; i < end; ++i) {
     const float v = sum_at(run.x, run.residual, i);
     const uint32_t a = gf_abs_bits(v);
@@ -141,9 +144,9 @@ inline void decode_fp16_range(const DecodeRun &run, uint32_t e, size_t begin, si
 }
 
 // bf16 and none have no blocks: an element that is not finite stays what it is, and so does its residual.
-inline bool encode_bf16(const EncodeRun &run) {
-  uint32_t m = 0;
-  for (size_t i = 0; i < run.n; ++i) {
+// Both return the largest magnitude, as bits.
+inline uint32_t encode_bf16_range(const EncodeRun &run, size_t begin, size_t end, uint32_t m) {
+  for (size_t i = begin; i < end; ++i) {
     const float v = sum_at(run.x, run.residual, i);
     const uint16_t b = gf_bf16_saturated(v);
     store_u16(run.codes, i, b);
@@ -151,35 +154,22 @@ inline bool encode_bf16(const EncodeRun &run) {
     m = a > m ? a : m;
     if (run.residual && a < GF_INF_BITS) run.residual[i] = gf_sub(v, gf_float_from_bf16(b));
   }
-  return m >= GF_INF_BITS;
+  return m;
 }
 
-inline void decode_bf16(const DecodeRun &run) {
-  if (run.add) {
-    for (size_t i = 0; i < run.n; ++i) run.out[i] = gf_add(run.out[i], gf_float_from_bf16(load_u16(run.codes, i)));
-  } else {
-    for (size_t i = 0; i < run.n; ++i) run.out[i] = gf_float_from_bf16(load_u16(run.codes, i));
-  }
-}
-
-inline bool encode_none(const EncodeRun &run) {
-  uint32_t m = 0;
-  for (size_t i = 0; i < run.n; ++i) {
+inline uint32_t encode_none_range(const EncodeRun &run, size_t begin, size_t end, uint32_t m) {
+  for (size_t i = begin; i < end; ++i) {
     const float v = sum_at(run.x, run.residual, i);
     const uint32_t a = gf_abs_bits(v);
     store_u32(run.codes + 4 * i, a > GF_INF_BITS ? GF_CANONICAL_NAN : gf_bits(v));
     m = a > m ? a : m;
     if (run.residual && a < GF_INF_BITS) run.residual[i] = 0.0f;
   }
-  return m >= GF_INF_BITS;
+  return m;
 }
 
-inline void decode_none(const DecodeRun &run) {
-  if (run.add) {
-    for (size_t i = 0; i < run.n; ++i) run.out[i] = gf_add(run.out[i], gf_float(load_u32(run.codes + 4 * i)));
-  } else if (run.n) {
-    memcpy(run.out, run.codes, 4 * run.n);
-  }
+inline void decode_bf16_range(const DecodeRun &run, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; ++i) put(run.out, i, gf_float_from_bf16(load_u16(run.codes, i)), run.add);
 }
 
 // Shift arithmetic on 8 bytes at once: what crosses a byte's border lands on bits that the mask drops.

@@ -34,5 +34,6 @@ def check_backend(backend: Any) -> None:
         found = tuple(inspect.signature(method).parameters)
         if found != kernel.arguments:
             raise ConfigError(
-                f"backend {backend.name!r}, kernel {kernel.name!r}: arguments {found}, expected {kernel.arguments}"
+                f"backend {backend.name!r}, kernel {kernel.name!r}: arguments {found},"
+                f" expected {kernel.arguments}"
             )

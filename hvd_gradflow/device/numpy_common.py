@@ -6,7 +6,7 @@ relies on the default floating-point environment of the calling thread.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
@@ -106,22 +106,25 @@ def _crc_table() -> np.ndarray:
 _TABLE = _crc_table()
 
 
-def _multiply(a: Any, b: np.ndarray) -> np.ndarray:
+def _multiply(a: int, b: int) -> int:
     """Product modulo the CRC's polynomial; bit 31 is the coefficient of x^0."""
-    product = np.zeros_like(b)
-    for bit in range(31, -1, -1):
-        product ^= np.where(np.uint32(a) >> np.uint32(bit) & np.uint32(1), b, np.uint32(0))
-        b = np.where(b & 1, (b >> 1) ^ np.uint32(0x82F63B78), b >> 1).astype(np.uint32)
+    product = 0
+    while a:
+        if a & 0x80000000:
+            product ^= b
+        a = (a << 1) & 0xFFFFFFFF
+        b = (b >> 1) ^ (0x82F63B78 if b & 1 else 0)
     return product
 
 
-def _x_power(n: int) -> np.ndarray:
-    """x^n modulo the polynomial, as an array of one."""
-    power, square = np.array([0x80000000], np.uint32), np.array([0x40000000], np.uint32)
+@lru_cache(maxsize=256)
+def _x_power(n: int) -> int:
+    """x^n modulo the polynomial."""
+    power, square = 0x80000000, 0x40000000
     while n:
         if n & 1:
-            power = _multiply(square[0], power)
-        square = _multiply(square[0], square)
+            power = _multiply(square, power)
+        square = _multiply(square, square)
         n >>= 1
     return power
 
@@ -140,8 +143,7 @@ def crc32c(data: np.ndarray, crc: int = 0) -> int:
     raw = np.zeros(streams, np.uint32)
     for column in padded.reshape(streams, length).T:
         raw = _TABLE[(raw ^ column) & 0xFF] ^ (raw >> np.uint32(8))
-    while raw.size > 1:
-        raw = _multiply(_x_power(8 * length)[0], raw[0::2]) ^ raw[1::2]
-        length *= 2
-    start = _multiply(_x_power(8 * n)[0], np.array([crc ^ 0xFFFFFFFF], np.uint32))
-    return int(start[0] ^ raw[0]) ^ 0xFFFFFFFF
+    skip, total = _x_power(8 * length), 0
+    for part in raw.tolist():
+        total = _multiply(skip, total) ^ part
+    return _multiply(_x_power(8 * n), crc ^ 0xFFFFFFFF) ^ total ^ 0xFFFFFFFF

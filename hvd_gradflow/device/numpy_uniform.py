@@ -16,7 +16,10 @@ def _params(scale: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.nd
     pre = np.where(small, np.float32(2.0**64), np.where(large, np.float32(2.0**-64), np.float32(1)))
     pre = pre.astype(np.float32)[:, None]
     scaled = scale[:, None] * pre
-    return pre, levels / scaled, scaled / levels, np.float32(1) / pre
+    step = scaled / levels
+    # Rounded up, the step would decode the largest code of the largest scales to infinity.
+    step = np.where(large[:, None] & (levels * step > scaled), np.nextafter(step, np.float32(0)), step)
+    return pre, levels / scaled, step, np.float32(1) / pre
 
 
 def encode(spec: dict[str, Any], x: np.ndarray, residual: np.ndarray | None, key: int, first: int) -> tuple:

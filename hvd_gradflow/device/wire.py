@@ -144,7 +144,8 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
     if status == BAD_LENGTH:
         expected = HEADER_BYTES + body_bytes(spec, n)
         raise WireError(
-            f"payload of {payload.size} bytes whose header announces {total}: expected {expected} for {n} elements"
+            f"payload of {payload.size} bytes whose header announces {total}:"
+            f" expected {expected} for {n} elements"
         )
     if status == BAD_CHECKSUM:
         raise WireError(
