@@ -24,8 +24,8 @@ if [ "$(id -u)" = 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-if [ "$ranks" -gt "$(nproc)" ]; then
-    # Waiting ranks would spin on the cores that the others need.
+if [ "$ranks" -ge "$(nproc)" ]; then
+    # Each rank has a training thread and communicating ones; those that wait would spin on cores that others need.
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 fi
