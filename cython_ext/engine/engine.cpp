@@ -13,7 +13,8 @@ namespace {
 constexpr double kSpin = 100e-6;       // seconds of polling after the last step before the first nap
 constexpr double kNap = 20e-6;         // while something is under way
 constexpr double kLongNap = 500e-6;    // while it has not moved for some time
-constexpr double kIdleNap = 2e-3;      // while nothing is under way here
+constexpr double kIdleNap = 1e-3;      // while nothing is under way here
+constexpr double kLongIdleNap = 10e-3;  // nor was for some time; a submit ends it at once
 constexpr double kStoodStill = 1.0;    // a gap between two rounds that only a stopped process has
 
 void nap(double seconds) {
@@ -40,6 +41,11 @@ Engine::Engine(const gf_api *api) {
   host_.warn = [this](const std::string &text) {
     if (warn_) warn_(text.c_str());
   };
+  // MPI_Finalize begins with deleting the attributes of MPI_COMM_SELF: the thread ends before MPI does,
+  // whoever finalizes it.
+  int keyval;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &Engine::on_finalize, &keyval, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, keyval, this);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -55,12 +61,14 @@ void Engine::on_warning(void (*warn)(const char *text)) {
   warn_ = warn;
 }
 
-void Engine::push(Command command) {
+bool Engine::push(Command command) {
   {
     std::lock_guard<std::mutex> hold(lock_);
+    if (stop_) return false;
     commands_.push_back(std::move(command));
   }
   work_.notify_one();
+  return true;
 }
 
 int Engine::open(MPI_Comm comm, const Topology &topology, const Options &options, void *shared,
@@ -76,7 +84,10 @@ int Engine::open(MPI_Comm comm, const Topology &topology, const Options &options
   return id;
 }
 
-void Engine::submit(int domain, const UnitPtr &unit) { push({Command::kSubmit, domain, unit, {}}); }
+void Engine::submit(int domain, const UnitPtr &unit) {
+  if (!push({Command::kSubmit, domain, unit, {}})) refuse(unit);
+}
+
 void Engine::close(int domain) { push({Command::kClose, domain, nullptr, {}}); }
 void Engine::fail(int domain, const std::string &text) { push({Command::kFail, domain, nullptr, text}); }
 
@@ -113,7 +124,30 @@ void Engine::stop() {
     stop_ = true;
   }
   work_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  std::lock_guard<std::mutex> once(stopping_);
+  if (!thread_.joinable()) return;
+  thread_.join();
+  for (Command &command : commands_) {
+    if (command.unit) refuse(command.unit);
+  }
+  std::lock_guard<std::mutex> hold(lock_);
+  for (auto &entry : entries_) {
+    if (entry->settled) continue;
+    entry->state = DomainState::kClosed;
+    entry->settled = true;
+  }
+  done_.notify_all();
+}
+
+void Engine::refuse(const UnitPtr &unit) {
+  unit->failure = Failure::kInternal;
+  unit->error = "tensor '" + unit->name + "': the engine has ended, since MPI was finalized or the program exits";
+  host_.finish(unit, UnitState::kFailed);
+}
+
+int Engine::on_finalize(MPI_Comm, int keyval, void *engine, void *) {
+  static_cast<Engine *>(engine)->stop();
+  return MPI_Comm_free_keyval(&keyval);
 }
 
 void Engine::obey(Command *command) {
@@ -189,7 +223,8 @@ void Engine::rest(bool active, double last_moved, double time) {
     return;
   }
   std::unique_lock<std::mutex> hold(lock_);
-  work_.wait_for(hold, std::chrono::duration<double>(kIdleNap), [&] { return stop_ || !commands_.empty(); });
+  const double idle = time - last_moved < 10 * kLongIdleNap ? kIdleNap : kLongIdleNap;
+  work_.wait_for(hold, std::chrono::duration<double>(idle), [&] { return stop_ || !commands_.empty(); });
 }
 
 }  // namespace gf

@@ -49,13 +49,15 @@ class Engine {
     UnitPtr unit;
     std::string text;
   };
-  void push(Command command);
+  bool push(Command command);
+  void refuse(const UnitPtr &unit);
+  static int on_finalize(MPI_Comm comm, int keyval, void *engine, void *unused);
   void run();
   void obey(Command *command);
   void rest(bool active, double last_moved, double time);
 
   Host host_;
-  std::mutex lock_;
+  std::mutex lock_, stopping_;
   std::condition_variable work_, done_;
   std::deque<Command> commands_;
   std::vector<std::unique_ptr<Entry>> entries_;  // only ever appended to

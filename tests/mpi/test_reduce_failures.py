@@ -100,3 +100,8 @@ def test_shared_memory_that_is_too_small(tmp_path):
     assert "ranks [0, 1] cannot share memory" in run.stderr
     assert "nodes [[0], [1]]" in run.stdout
     assert "FAILED" not in run.stdout
+
+
+def test_mpi_finalized_under_the_engine():
+    run = mpirun(2, [PROGRAM.with_name("reduce_finalize.py")], timeout=60, env=SOON).check()
+    assert run.stdout.count("refused: tensor 'w': the engine has ended") == 2
