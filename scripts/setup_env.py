@@ -134,7 +134,7 @@ def install_mpi4py(env: Environment, constraints: Path, mpicc: str) -> None:
         "--force-reinstall",
         "--no-deps",
     ]
-    # Its one huge C file takes minutes at the -O3 that Python's own flags ask for; it only calls through to MPI.
+    # Its one huge C file takes minutes at Python's own -O3, and only calls through to MPI.
     compilers = {"MPICC": mpicc, "CC": mpicc, "CFLAGS": os.environ.get("CFLAGS", "-O1 -g0")}
     pins = [line for line in constraints.read_text().splitlines() if project_name(line) == "mpi4py"]
     env.step("mpi4py", [*pins, mpicc], lambda: env.pip_install(constraints, *options, "mpi4py", **compilers))
