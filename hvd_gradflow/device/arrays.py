@@ -157,7 +157,7 @@ def _of_dlpack(x: Any) -> ArrayView:
     layout = getattr(x, "layout", None)  # torch's sparse tensors say so here, in words better than DLPack's
     if layout is not None and str(layout).startswith("torch.sparse"):
         raise TypeError(f"{_kind(x)} of layout {layout}: expected a dense tensor (pass its values)")
-    device = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else 1
+    device = _device_type(x)
     if device not in _DLPACK_HOST:
         where = _DLPACK_DEVICES.get(device, "another device")
         raise TypeError(
@@ -178,6 +178,15 @@ def _of_dlpack(x: Any) -> ArrayView:
     return ArrayView(
         address, size, dtype, shape, tuple(s * item for s in strides), gapless, readonly, capsule
     )
+
+
+def _device_type(x: Any) -> int:
+    if not hasattr(x, "__dlpack_device__"):
+        return _DLPACK_HOST[0]
+    try:
+        return int(x.__dlpack_device__()[0])
+    except (BufferError, RuntimeError, ValueError, NotImplementedError) as error:
+        raise TypeError(f"{_kind(x)} is on no device that DLPack knows: {error}") from error
 
 
 def _capsule(x: Any) -> Any:

@@ -26,7 +26,7 @@ def _nearest(magnitude: np.ndarray, top: np.ndarray) -> np.ndarray:
 def _stochastic(magnitude: np.ndarray, top: np.ndarray, h: np.ndarray) -> np.ndarray:
     lowest = np.ldexp(np.float32(1), top - 6).astype(np.float32)
     below = magnitude < lowest
-    start = np.where(below, magnitude + lowest, magnitude).astype(np.float32)
+    start = magnitude + np.where(below, lowest, np.float32(0))
     fraction, exponent = np.frexp(start.astype(np.float64))
     up = (2.0 * fraction - 1.0) + (h >> np.uint32(9)) * 2.0**-23 >= 1.0
     level = exponent - 1 + up - top + 7 - below

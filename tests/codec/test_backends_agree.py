@@ -1,0 +1,77 @@
+"""The reference and every instruction level give the same bytes, for any bits at all."""
+
+import numpy as np
+from codec.conformance import same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hvd_gradflow import codec as codecs
+from hvd_gradflow.device import _kernels, backend
+
+KINDS = ("any bits", "finite bits", "laplace", "powers of two", "tiny", "huge", "sparse")
+
+
+def make(kind, n, rng):
+    if kind in ("any bits", "finite bits"):
+        x = rng.integers(0, 2**32, n, dtype=np.uint32).view(np.float32)
+        return x if kind == "any bits" else np.where(np.isfinite(x), x, np.float32(0))
+    x = rng.laplace(size=n)
+    if kind == "powers of two":
+        x = np.ldexp(rng.choice([1.0, -1.0, 1.5, -1.5, 0.75], n), rng.integers(-12, 3, n))
+    elif kind == "tiny":
+        x = x * 10.0 ** rng.uniform(-45, -36)
+    elif kind == "huge":
+        x = np.clip(x / 8, -1, 1) * 3.4028234e38
+    elif kind == "sparse":
+        x = x * (rng.random(n) < 0.01)
+    return x.astype(np.float32)
+
+
+def run(spec, kernels, x, residual, acc, key, first):
+    """All outputs of one backend, as bytes."""
+    out = np.zeros(kernels.max_encoded_size(spec, x.size), np.uint8)
+    fed = np.zeros_like(out)
+    left = residual.copy()
+    kernels.encode(spec, x, None, key, first, 1, out)
+    kernels.encode(spec, x, left, key, first, 1, fed)
+    y, total = np.empty_like(x), acc.copy()
+    kernels.decode(spec, out, y)
+    kernels.decode_add(spec, fed, total)
+    return {"payload": out, "with residual": fed, "residual": left, "decoded": y, "added": total}
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    name=st.sampled_from(codecs.names()),
+    kind=st.sampled_from(KINDS),
+    n=st.one_of(st.integers(0, 70), st.integers(71, 3000), st.sampled_from([1024, 8192, 8193, 20000])),
+    block_log2=st.integers(5, 12),
+    stochastic=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+    key=st.integers(0, 2**64 - 1),
+    block_index=st.integers(0, 2**40),
+)
+def test_same_bytes(name, kind, n, block_log2, stochastic, seed, key, block_index):
+    codec = codecs.get(name)
+    if "block" in codec.options():
+        codec = codec(block=2**block_log2)
+    if "rounding" in codec.options():
+        codec = codec(rounding="stochastic" if stochastic else "nearest")
+    rng = np.random.default_rng(seed)
+    x, acc = make(kind, n, rng), make("laplace", n, rng)
+    residual = make("finite bits" if kind == "any bits" else kind, n, rng)
+    spec = codec.spec()
+    first = block_index * spec["block"]
+    expected = run(spec, backend("numpy"), x, residual, acc, key, first)
+    before = _kernels.simd_level()
+    try:
+        for level in _kernels.simd_levels():
+            _kernels.set_simd_level(level)
+            found = run(spec, backend("cpu"), x, residual, acc, key, first)
+            for what in expected:
+                assert same_bits(found[what], expected[what]), f"{what} differs on {level}"
+    finally:
+        _kernels.set_simd_level(before)
+    assert np.isfinite(expected["residual"]).all()
+    if np.isfinite(x).all():
+        assert np.isfinite(expected["decoded"]).all()
