@@ -1,0 +1,142 @@
+"""Speed and error of the codecs on one core: ``gradflow bench codec``.
+
+Every operation is timed in turn with a copy of the same floats, so that both see the same machine; only the
+ratio of the medians carries over to another one. Arrays are allocated and touched before, as they are in a
+training run that lasts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from hvd_gradflow import codec as registry
+from hvd_gradflow import device
+from hvd_gradflow.codec import Codec
+
+OPERATIONS = ("encode", "encode_ef", "encode_stochastic", "decode_add")
+_CHUNK = 1 << 20  # elements made at a time
+_COLUMNS = (  # name, alignment, width, format
+    ("codec", "<", 8, ""),
+    ("op", "<", 17, ""),
+    ("device", "<", 6, ""),
+    ("gbps", ">", 6, ".2f"),
+    ("memcpy_ratio", ">", 12, ".2f"),
+    ("relative_error", ">", 14, ".2e"),
+    ("bits_per_element", ">", 16, ".2f"),
+)
+
+
+def run_codec_bench(
+    json_path: str | None = None,
+    megabytes: float = 64,
+    codecs: list[str] | None = None,
+    repeats: int = 15,
+) -> list[dict[str, Any]]:
+    """Time the codecs, print a table and return its rows.
+
+    Parameters
+    ----------
+    json_path : str, optional
+        File for the rows as JSON.
+    megabytes : float
+        Size of the float32 array, in 2**20 bytes.
+    codecs : list of str, optional
+        Names of codecs; by default all.
+    repeats : int
+        Runs of each operation, of which the median counts.
+
+    Returns
+    -------
+    list of dict
+        ``codec``; ``op``: encode, encode_ef (with error feedback), encode_stochastic or decode_add;
+        ``device``: the backend; ``gbps``: 10**9 bytes of float32 in a second; ``memcpy_ratio``: the same over
+        that of copying these floats; ``relative_error``: norm of what was lost over norm of the input;
+        ``bits_per_element``: of the payload, header and checksum included.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown codec.
+    """
+    chosen = _chosen(codecs)
+    x = gradient_like(max(1, round(megabytes * 2**20 / 4)))
+    rows = [row for c in chosen for row in _codec_rows(c, x, max(1, repeats))]
+    print_table(rows)
+    if json_path:
+        with open(json_path, "w", encoding="utf-8") as file:
+            json.dump(rows, file, indent=2)
+    return rows
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Print rows of :func:`run_codec_bench` as a table."""
+    print("  ".join(f"{name:{align}{width}}" for name, align, width, _ in _COLUMNS))
+    for row in rows:
+        print("  ".join(f"{row[name]:{align}{width}{kind}}" for name, align, width, kind in _COLUMNS))
+
+
+def gradient_like(n: int, seed: int = 0) -> np.ndarray:
+    """Return `n` float32 values with a Laplace distribution whose width changes slowly, as gradients have."""
+    rng = np.random.default_rng(seed)
+    out = np.empty(n, np.float32)
+    for start in range(0, n, _CHUNK):
+        part = out[start : start + _CHUNK]
+        part[:] = rng.laplace(scale=10.0 ** rng.uniform(-5, -2), size=part.size)
+    return out
+
+
+def _chosen(names: list[str] | None) -> list[Codec]:
+    return [registry.get(name) for name in names or registry.names()]
+
+
+def _codec_rows(codec: Codec, x: np.ndarray, repeats: int) -> list[dict[str, Any]]:
+    copy = np.zeros_like(x)
+    norm = max(float(np.linalg.norm(x.astype(np.float64))), 1e-300)
+    rows = []
+    for op in OPERATIONS:
+        if op == "encode_stochastic" and "rounding" not in codec.options():
+            continue
+        used = codec(rounding="stochastic") if op == "encode_stochastic" else codec
+        payload = used.encode(x)
+        error = float(np.linalg.norm((used.decode(payload) - x).astype(np.float64))) / norm
+        seconds, copying = _alternate(_work(op, used, x, payload), lambda: np.copyto(copy, x), repeats)
+        rows.append(
+            {
+                "codec": codec.name,
+                "op": op,
+                "device": device.backend().name,
+                "gbps": x.nbytes / seconds / 1e9,
+                "memcpy_ratio": copying / seconds,
+                "relative_error": error,
+                "bits_per_element": 8 * payload.size / x.size,
+            }
+        )
+    return rows
+
+
+def _work(op: str, codec: Codec, x: np.ndarray, payload: np.ndarray) -> Callable[[], Any]:
+    """What is timed for an operation, with all memory allocated."""
+    if op == "decode_add":
+        acc = np.zeros_like(x)
+        return lambda: codec.decode_add(payload, acc)
+    residual = np.zeros_like(x) if op == "encode_ef" else None
+    out = np.zeros(codec.max_encoded_size(x.size), np.uint8)
+    return lambda: codec.encode(x, residual=residual, key=1, out=out)
+
+
+def _alternate(work: Callable[[], Any], copy: Callable[[], Any], repeats: int) -> tuple[float, float]:
+    """Median seconds of each, run in turn; the first run of each is not counted."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for i in range(repeats + 1):
+        for function, taken in zip((work, copy), times):
+            start = time.perf_counter()
+            function()
+            if i:
+                taken.append(time.perf_counter() - start)
+    return median(times[0]), median(times[1])
