@@ -30,18 +30,15 @@ def register(codec: type[Codec]) -> type[Codec]:
     """
     name, wire_id = codec.name, codec.wire_id
     if not name or not 1 <= wire_id <= 255:
-        raise ConfigError(
-            f"codec {codec.__name__}: name {name!r}, wire id {wire_id}; expected a name and 1 to 255"
-        )
+        raise ConfigError(f"codec {codec.__name__}: name {name!r}, wire id {wire_id}, expected 1 to 255")
     for method in ("encode", "decode", "max_encoded_size"):
         if getattr(codec, method) is getattr(Codec, method):
-            raise ConfigError(
-                f"codec {name!r} has no {method}(): payloads of wire id {wire_id} could not be read"
-            )
-    for key, table in ((name, _by_name), (wire_id, _by_id)):
-        holder = table.get(key)  # type: ignore[attr-defined]
+            raise ConfigError(f"codec {name!r} has no {method}(), which every codec must have")
+    for what, key, holder in (
+        ("name", name, _by_name.get(name)),
+        ("wire id", wire_id, _by_id.get(wire_id)),
+    ):
         if holder is not None and holder is not codec:
-            what = "name" if key == name else "wire id"
             raise ConfigError(f"codec {codec.__name__}: {what} {key!r} is taken by {holder.__name__}")
     _by_name[name] = _by_id[wire_id] = codec
     return codec

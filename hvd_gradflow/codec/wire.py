@@ -66,9 +66,9 @@ def open_payload(payload: Any, codec: int | None = None) -> tuple[Header, np.nda
     header = Header.unpack(data)
     if codec is not None and header.codec != codec:
         raise WireError(f"payload of codec id {header.codec}, expected {codec}")
-    if data.size != HEADER_BYTES + header.bytes:
+    if data.size != HEADER_BYTES + header.length:
         raise WireError(
-            f"payload of {data.size} bytes, expected {HEADER_BYTES + header.bytes} as its header announces"
+            f"payload of {data.size} bytes, expected {HEADER_BYTES + header.length} as its header announces"
         )
     start = data[:HEADER_BYTES].copy()
     start[28:] = 0

@@ -168,7 +168,8 @@ def _of_dlpack(x: Any) -> ArrayView:
     dtype = _DLPACK_DTYPES.get((code, bits)) if lanes == 1 else None
     if dtype is None:
         raise TypeError(f"{_kind(x)} of {_DLPACK_KINDS.get(code, f'type {code}:')}{bits}: {_EXPECTED}")
-    size, packed = 1, []
+    size = 1
+    packed: list[int] = []
     for extent in reversed(shape):
         packed.insert(0, size)
         size *= extent

@@ -71,7 +71,7 @@ class NumpyBackend(Backend):
         wire.check_spec(spec)
         if payload.size < wire.HEADER_BYTES:
             return wire.TRUNCATED
-        h = wire.Header(*wire._LAYOUT.unpack_from(payload))
+        h = wire.Header(*wire.LAYOUT.unpack(payload[: wire.HEADER_BYTES].tobytes()))
         _, bits, scaled, _ = wire.CODECS[spec["id"]]
         size, announced = payload.size - wire.HEADER_BYTES, wire.body_bytes(spec, n)
         block_log2 = spec["block"].bit_length() - 1 if scaled else 0
@@ -80,7 +80,7 @@ class NumpyBackend(Backend):
             (h.version != wire.VERSION, wire.BAD_VERSION),
             ((h.codec, h.bits, h.block_log2) != (spec["id"], bits, block_log2), wire.BAD_CODEC),
             (h.count != n, wire.BAD_COUNT),
-            (h.bytes != announced, wire.BAD_LENGTH),
+            (h.length != announced, wire.BAD_LENGTH),
             (size < announced, wire.TRUNCATED),
             (size > announced, wire.BAD_LENGTH),
         ):

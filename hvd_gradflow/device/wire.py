@@ -34,7 +34,7 @@ UNIFORM = (INT8, INT4, INT2)
 # gf_wire_status of cython_ext/gf_api.h.
 OK, TRUNCATED, BAD_MAGIC, BAD_VERSION, BAD_CODEC, BAD_COUNT, BAD_LENGTH, BAD_CHECKSUM, BAD_CONTENT = range(9)
 
-_LAYOUT = struct.Struct("<HBBBBBBQQII")
+LAYOUT = struct.Struct("<HBBBBBBQQII")
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Header:
     block_log2: int
     bits: int
     count: int
-    bytes: int
+    length: int
     reserved: int
     crc: int
 
     def pack(self) -> bytes:
         """Return the 32 bytes."""
-        return _LAYOUT.pack(*vars(self).values())
+        return LAYOUT.pack(*vars(self).values())
 
     @classmethod
     def unpack(cls, payload: Any) -> Header:
@@ -69,7 +69,7 @@ class Header:
         size = memoryview(payload).nbytes
         if size < HEADER_BYTES:
             raise WireError(f"payload of {size} bytes is truncated: expected at least {HEADER_BYTES}")
-        header = cls(*_LAYOUT.unpack_from(payload))
+        header = cls(*LAYOUT.unpack_from(payload))
         if header.magic != MAGIC:
             raise WireError(
                 f"payload begins with {header.magic:#06x}, expected {MAGIC:#06x}: not one of ours"
@@ -130,7 +130,7 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
         return
     header = Header.unpack(payload)  # raises by itself where magic, version or length are wrong
     name, bits, _, _ = CODECS[spec["id"]]
-    total = HEADER_BYTES + header.bytes
+    total = HEADER_BYTES + header.length
     if status == BAD_CODEC:
         seen = CODECS.get(header.codec, (f"id {header.codec}",))[0]
         raise WireError(

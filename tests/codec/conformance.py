@@ -76,7 +76,7 @@ class CodecConformance:
             assert y.shape == (n,)
             assert (np.abs(y.astype(np.float64) - x) <= error_bound(codec, x)).all(), n
             header = Header.unpack(payload)
-            assert (header.codec, header.count, header.bytes) == (codec.wire_id, n, payload.size - 32)
+            assert (header.codec, header.count, header.length) == (codec.wire_id, n, payload.size - 32)
 
     def test_any_scale_comes_back_finite_and_within_the_bound(self, codec):
         unit = np.clip(values(1500, seed=1) / 4, -1, 1).astype(np.float64)
