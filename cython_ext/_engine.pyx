@@ -6,148 +6,39 @@ except to call a codec that exists in Python only.
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from cpython.ref cimport PyObject, Py_INCREF
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.string cimport memcpy, memset
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
 from libcpp cimport bool as cbool
-from libcpp.memory cimport shared_ptr, make_shared
+from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+
+from engine_api cimport (
+    GF_API_CAPSULE,
+    GF_API_VERSION,
+    GF_WIRE_CONTENT,
+    GF_WIRE_COUNT,
+    GF_WIRE_OK,
+    Engine,
+    MPI_Comm,
+    Options,
+    Topology,
+    Traffic,
+    Unit,
+    gf_api,
+    gf_codec_ops,
+    gf_codec_spec,
+    gf_comm_at,
+    gf_domain_error,
+    gf_domain_state,
+    gf_shared_bytes,
+    gf_unit_failure,
+    gf_unit_state,
+)
 
 import numpy as np
 
 from hvd_gradflow import errors
-
-
-cdef extern from "mpi.h" nogil:
-    ctypedef void *MPI_Comm
-
-
-cdef extern from "gf_api.h" nogil:
-    ctypedef struct gf_codec_spec:
-        uint16_t id
-        uint8_t bits
-        uint8_t rounding
-        uint32_t block
-        uint64_t seed
-        uint64_t params[2]
-
-    ctypedef struct gf_codec_ops:
-        void *ctx
-        size_t (*max_encoded_size)(void *, const gf_codec_spec *, size_t) noexcept nogil
-        size_t (*encode)(void *, const gf_codec_spec *, const float *, float *, size_t, uint64_t, uint64_t,
-                         uint8_t *) noexcept nogil
-        int (*decode)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *, size_t) noexcept nogil
-        int (*decode_add)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *, size_t) noexcept nogil
-
-    ctypedef struct gf_api:
-        int version
-        const gf_codec_ops *(*find_codec)(uint16_t id) noexcept nogil
-        int (*load_f32)(const void *, int, float *, size_t) noexcept nogil
-        void (*store_f32)(const float *, float, void *, int, size_t) noexcept nogil
-    int GF_API_VERSION
-    const char *GF_API_CAPSULE
-    int GF_WIRE_OK
-    int GF_WIRE_CONTENT
-    int GF_WIRE_COUNT
-
-
-cdef extern from "engine/engine.hpp" namespace "gf" nogil:
-    cdef cppclass Atomic "std::atomic<uint64_t>":
-        uint64_t load()
-
-    cdef struct Energy:
-        double gradient
-        double residual
-
-    cdef struct UnitSpec:
-        uint64_t name_hash
-        uint64_t sequence
-        uint64_t elements
-        gf_codec_spec codec
-        uint32_t dtype
-        uint32_t flags
-        double node_scale
-        double home_scale
-        double post_scale
-
-    cdef struct Options:
-        size_t chunk_bytes
-        int window
-        int slots
-        double submit_warn
-        double submit_timeout
-        double progress_timeout
-
-    cdef cppclass Topology:
-        int rank
-        int size
-        vector[vector[int]] nodes
-
-    cdef cppclass Unit:
-        string name
-        string manifest
-        uint64_t digest
-        UnitSpec spec
-        const void *input
-        void *output
-        float *residual
-        vector[uint64_t] ends
-        cbool finite
-        cbool join
-        int64_t value
-        string error
-        vector[Energy] energies
-
-    cdef cppclass Traffic:
-        Atomic wire
-        Atomic uncompressed
-        Atomic payloads
-        Atomic peak_under_way
-        Atomic units
-
-    int failure_of "static_cast<int>" (...)
-    cdef cppclass Failure "gf::Failure":
-        Failure()
-    cdef cppclass DomainState "gf::DomainState":
-        pass
-    cdef cppclass Engine "gf::Engine":
-        Engine(const gf_api *) except +
-        void add_codec(uint16_t, const gf_codec_ops &)
-        void on_warning(void (*)(const char *) noexcept nogil)
-        int open(MPI_Comm, const Topology &, const Options &, void *, const string &) except +
-        void submit(int, const shared_ptr[Unit] &)
-        void close(int)
-        void fail(int, const string &)
-        DomainState state(int)
-        string error(int, Failure *)
-        const Traffic &traffic(int)
-        cbool wait(const shared_ptr[Unit] &, double)
-        cbool wait_closed(int, double)
-        void stop()
-
-
-cdef extern from *:
-    """
-    #include "engine/engine.hpp"
-    static int gf_unit_state(const gf::Unit *unit) { return static_cast<int>(unit->state.load()); }
-    static int gf_unit_failure(const gf::Unit *unit) { return static_cast<int>(unit->failure); }
-    static int gf_domain_state(gf::Engine *engine, int domain) { return static_cast<int>(engine->state(domain)); }
-    static int gf_domain_error(gf::Engine *engine, int domain, std::string *text) {
-      gf::Failure kind;
-      *text = engine->error(domain, &kind);
-      return static_cast<int>(kind);
-    }
-    static MPI_Comm gf_comm_at(uintptr_t address) { return *reinterpret_cast<MPI_Comm *>(address); }
-    static size_t gf_shared_bytes(int ranks, int slots, size_t chunk) { return gf::Shared::bytes(ranks, slots, chunk); }
-    """
-    int gf_unit_state(const Unit *) nogil
-    int gf_unit_failure(const Unit *) nogil
-    int gf_domain_state(Engine *, int) nogil
-    int gf_domain_error(Engine *, int, string *) nogil
-    MPI_Comm gf_comm_at(uintptr_t) nogil
-    size_t gf_shared_bytes(int, int, size_t) nogil
-
 
 FLAG_STATISTICS = 2
 FLAG_ERROR_FEEDBACK = 4
@@ -171,89 +62,8 @@ def error_of(int kind, text):
     return _ERRORS.get(kind, errors.GradflowError)(text)
 
 
-# -- codecs that exist in Python only ---------------------------------------------------------------
+include "python_codecs.pxi"
 
-cdef object _floats(const float *data, size_t n):
-    return np.asarray(<float[:n]> <float *> data) if n else np.zeros(0, np.float32)
-
-
-cdef object _codec(void *ctx, const gf_codec_spec *spec):
-    return (<dict> ctx)[_key(spec.id, spec.bits, spec.rounding, spec.block, spec.seed, spec.params[0], spec.params[1])]
-
-
-def _key(*fields):
-    return fields
-
-
-cdef size_t _max_encoded_size(void *ctx, const gf_codec_spec *spec, size_t n) noexcept with gil:
-    try:
-        return _codec(ctx, spec).max_encoded_size(n)
-    except BaseException as error:
-        _report(error)
-        return 0
-
-
-cdef size_t _encode(void *ctx, const gf_codec_spec *spec, const float *x, float *residual, size_t n, uint64_t key,
-                    uint64_t first, uint8_t *out) noexcept with gil:
-    cdef const uint8_t[::1] payload
-    try:
-        codec = _codec(ctx, spec)
-        payload = codec.encode(_floats(x, n), residual=_floats(residual, n) if residual != NULL else None,
-                               key=key, first=first)
-        if <size_t> payload.shape[0] > <size_t> codec.max_encoded_size(n):
-            raise errors.WireError(f"codec {codec.name!r} made {payload.shape[0]} bytes of {n} elements, "
-                                   f"more than its own bound {codec.max_encoded_size(n)}")
-        memcpy(out, &payload[0], payload.shape[0])
-        return payload.shape[0]
-    except BaseException as error:
-        _report(error)
-        return 0
-
-
-cdef int _decode(void *ctx, const gf_codec_spec *spec, const uint8_t *data, size_t size, float *out,
-                 size_t n) noexcept with gil:
-    try:
-        result = _codec(ctx, spec).decode(np.asarray(<const uint8_t[:size]> <uint8_t *> data))
-        if result.size != n:
-            return GF_WIRE_COUNT
-        if n:
-            _floats(out, n)[:] = result
-        return GF_WIRE_OK
-    except BaseException as error:
-        _report(error)
-        return GF_WIRE_CONTENT
-
-
-cdef int _decode_add(void *ctx, const gf_codec_spec *spec, const uint8_t *data, size_t size, float *acc,
-                     size_t n) noexcept with gil:
-    try:
-        _codec(ctx, spec).decode_add(np.asarray(<const uint8_t[:size]> <uint8_t *> data), _floats(acc, n))
-        return GF_WIRE_OK
-    except BaseException as error:
-        _report(error)
-        return GF_WIRE_CONTENT
-
-
-cdef void _report(error) noexcept:
-    _warn_text(f"a codec written in Python failed: {type(error).__name__}: {error}")
-
-
-_on_warning = []
-
-
-def _warn_text(text):
-    for callback in _on_warning:
-        callback(text)
-
-
-cdef void _warned(const char *text) noexcept with gil:
-    try:
-        _warn_text(text.decode("utf-8", "replace"))
-    except BaseException:
-        return  # a warning must not end the engine's thread
-
-
-# -- units and the engine -----------------------------------------------------------------------------
 
 cdef class NativeUnit:
     """A unit handed to the engine; keeps alive what the engine reads and writes."""

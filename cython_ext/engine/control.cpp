@@ -29,8 +29,8 @@ void Control::send(int peer, Message kind, uint32_t a, uint64_t b, const std::ve
   message->bytes.resize(sizeof header + body.size());
   std::memcpy(message->bytes.data(), &header, sizeof header);
   if (!body.empty()) std::memcpy(message->bytes.data() + sizeof header, body.data(), body.size());
-  check_mpi(MPI_Isend(message->bytes.data(), static_cast<int>(message->bytes.size()), MPI_BYTE, peer, kTag, comm_,
-                      &message->request),
+  check_mpi(MPI_Isend(message->bytes.data(), static_cast<int>(message->bytes.size()), MPI_BYTE, peer, kTag,
+                      comm_, &message->request),
             "MPI_Isend");
   if (topology_->node_of[peer] != topology_->node) {
     traffic_->wire += message->bytes.size();

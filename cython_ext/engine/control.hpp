@@ -15,7 +15,8 @@ namespace gf {
 
 class Control {
  public:
-  using Handler = std::function<void(int source, const ControlHeader &header, const uint8_t *body, size_t bytes)>;
+  using Handler =
+      std::function<void(int source, const ControlHeader &header, const uint8_t *body, size_t bytes)>;
 
   void open(MPI_Comm comm, const Topology *topology, Traffic *traffic, Handler handler);
   void send(int peer, Message kind, uint32_t a, uint64_t b, const std::vector<uint8_t> &body = {});

@@ -85,8 +85,8 @@ bool Coordinator::gone(const Pending &pending) {
   }
   if (ended.empty()) return false;
   fail_(Failure::kPeer, "tensor '" + pending.name + "', step " +
-                            std::to_string(pending.said.begin()->second.spec.sequence) + ": ranks " + list_of(ended) +
-                            " have ended without submitting it");
+                            std::to_string(pending.said.begin()->second.spec.sequence) + ": ranks " +
+                            list_of(ended) + " have ended without submitting it");
   return true;
 }
 
@@ -115,7 +115,8 @@ void Coordinator::consider(uint64_t key) {
   for (auto &entry : pending.said) {
     const Announcement &a = entry.second;
     finite = finite && a.finite;
-    if (std::memcmp(&a.spec, &first.spec, sizeof a.spec) != 0 || a.digest != first.digest || a.name != first.name) {
+    if (std::memcmp(&a.spec, &first.spec, sizeof a.spec) != 0 || a.digest != first.digest ||
+        a.name != first.name) {
       disagree(pending);
       return;
     }
@@ -148,8 +149,8 @@ void Coordinator::disagree(const Pending &pending) {
   std::string text;
   for (size_t i = 1; i < groups.size(); ++i) {
     const Announcement &got = pending.said.at(groups[i].front());
-    text += (i > 1 ? "; " : "") + difference(expected, got, manifests_[expected.digest], manifests_[got.digest],
-                                             list_of(groups[i]));
+    text += (i > 1 ? "; " : "") + difference(expected, got, manifests_[expected.digest],
+                                             manifests_[got.digest], list_of(groups[i]));
   }
   fail_(Failure::kMismatch, text);
 }
@@ -206,8 +207,9 @@ std::string field(const std::string &line, int index) {
 
 }  // namespace
 
-std::string difference(const Announcement &expected, const Announcement &got, const std::string &expected_manifest,
-                       const std::string &got_manifest, const std::string &ranks) {
+std::string difference(const Announcement &expected, const Announcement &got,
+                       const std::string &expected_manifest, const std::string &got_manifest,
+                       const std::string &ranks) {
   auto about = [&](const std::string &name) {
     return "tensor '" + name + "', step " + std::to_string(expected.spec.sequence) + ": ranks " + ranks;
   };
@@ -217,7 +219,8 @@ std::string difference(const Announcement &expected, const Announcement &got, co
     if (i >= have.size()) return about(field(want[i], 0)) + " have no such tensor";
     if (want[i] == have[i]) continue;
     const std::string name = field(want[i], 0);
-    if (field(have[i], 0) != name) return about(field(have[i], 0)) + " sent it where tensor '" + name + "' was expected";
+    if (field(have[i], 0) != name)
+      return about(field(have[i], 0)) + " sent it where tensor '" + name + "' was expected";
     if (field(have[i], 1) != field(want[i], 1)) {
       return about(name) + " sent " + field(have[i], 1) + " elements, expected " + field(want[i], 1);
     }
@@ -227,9 +230,11 @@ std::string difference(const Announcement &expected, const Announcement &got, co
       }
     }
   }
-  if (got.name != expected.name) return about(expected.name) + " sent '" + got.name + "', which has the same hash";
+  if (got.name != expected.name)
+    return about(expected.name) + " sent '" + got.name + "', which has the same hash";
   auto say = [&](const char *what, uint64_t a, uint64_t b) {
-    return about(expected.name) + " sent " + what + " " + std::to_string(a) + ", expected " + std::to_string(b);
+    return about(expected.name) + " sent " + what + " " + std::to_string(a) + ", expected " +
+           std::to_string(b);
   };
   const UnitSpec &g = got.spec, &e = expected.spec;
   if (g.sequence != e.sequence) return say("step", g.sequence, e.sequence);
@@ -242,7 +247,8 @@ std::string difference(const Announcement &expected, const Announcement &got, co
   if (g.codec.block != e.codec.block) return say("block", g.codec.block, e.codec.block);
   if (g.codec.rounding != e.codec.rounding) return say("rounding", g.codec.rounding, e.codec.rounding);
   if (g.flags != e.flags) return say("flags (error feedback, statistics)", g.flags, e.flags);
-  if (std::memcmp(&g.codec, &e.codec, sizeof g.codec) != 0) return about(expected.name) + " sent other codec options";
+  if (std::memcmp(&g.codec, &e.codec, sizeof g.codec) != 0)
+    return about(expected.name) + " sent other codec options";
   return about(expected.name) + " sent another op or other factors";
 }
 

@@ -67,7 +67,8 @@ class Coordinator {
 };
 
 // The difference of what two groups of ranks said, in one sentence; empty if there is none.
-std::string difference(const Announcement &expected, const Announcement &got, const std::string &expected_manifest,
-                       const std::string &got_manifest, const std::string &ranks);
+std::string difference(const Announcement &expected, const Announcement &got,
+                       const std::string &expected_manifest, const std::string &got_manifest,
+                       const std::string &ranks);
 
 }  // namespace gf

@@ -9,9 +9,10 @@ namespace gf {
 namespace {
 constexpr int kScatterTag = 2, kGatherTag = 3;
 constexpr double kFarewell = 2;  // seconds to tell the others of a failure
-}
+}  // namespace
 
-Domain::Domain(MPI_Comm comm, Topology topology, Options options, void *shared, std::string name, const Host *host)
+Domain::Domain(MPI_Comm comm, Topology topology, Options options, void *shared, std::string name,
+               const Host *host)
     : comm_(comm), topology_(std::move(topology)), options_(options), name_(std::move(name)), host_(host) {
   topology_.finish();
   if (shared) shared_ = Shared(shared, topology_.local_size(), options_.slots, options_.chunk_bytes);
@@ -56,7 +57,9 @@ void Domain::start() {
   capacity_ = sizeof(DataHeader) + options_.chunk_bytes + options_.chunk_bytes / 8 + 4096 +
               Shared::kEnergies * sizeof(Energy);
   auto credit = [this](uint32_t direction) {
-    return [this, direction](int peer, uint64_t count) { control_.send(peer, Message::kCredit, direction, count); };
+    return [this, direction](int peer, uint64_t count) {
+      control_.send(peer, Message::kCredit, direction, count);
+    };
   };
   scatter_.open(comm_, kScatterTag, options_.window, capacity_, peers, topology_.size, credit(0));
   gather_.open(comm_, kGatherTag, options_.window, capacity_, peers, topology_.size, credit(1));
@@ -165,7 +168,8 @@ void Domain::finish(Running *run) {
 }
 
 size_t Domain::first_tensor(const Unit &unit, uint64_t element) {
-  return static_cast<size_t>(std::upper_bound(unit.ends.begin(), unit.ends.end(), element) - unit.ends.begin());
+  return static_cast<size_t>(std::upper_bound(unit.ends.begin(), unit.ends.end(), element) -
+                             unit.ends.begin());
 }
 
 // Units end in any order on a rank, but leave the queue in the common one.
@@ -183,7 +187,8 @@ void Domain::on_control(int source, const ControlHeader &header, const uint8_t *
       if (unpack(body, bytes, &a)) {
         coordinator_.announce(source, std::move(a));
       } else {
-        fail(Failure::kInternal, "an announcement of rank " + std::to_string(source) + " cannot be read", true);
+        fail(Failure::kInternal, "an announcement of rank " + std::to_string(source) + " cannot be read",
+             true);
       }
       break;
     }
@@ -226,7 +231,8 @@ void Domain::fail(Failure kind, const std::string &text, bool tell) {
   last_step_ = now();
   if (tell) {
     const auto *p = reinterpret_cast<const uint8_t *>(text.data());
-    control_.send_to_others(Message::kFail, static_cast<uint32_t>(kind), 0, std::vector<uint8_t>(p, p + text.size()));
+    control_.send_to_others(Message::kFail, static_cast<uint32_t>(kind), 0,
+                            std::vector<uint8_t>(p, p + text.size()));
   }
   for (Running &run : running_) end_failed(run.unit, kind, text);
   end_submitted(text);
@@ -333,11 +339,15 @@ void Domain::watch(double time) {
   const std::string seconds = std::to_string(options_.progress_timeout);
   const std::string limit = seconds.substr(0, seconds.find('.') + 2) + " s (GRADFLOW_PROGRESS_TIMEOUT)";
   if (!silent.empty()) {
-    fail(Failure::kPeer, what + ": ranks " + list_of(silent) + " have been silent for " + limit +
-                             "; they have stopped or died, or cannot be reached", true);
+    fail(Failure::kPeer,
+         what + ": ranks " + list_of(silent) + " have been silent for " + limit +
+             "; they have stopped or died, or cannot be reached",
+         true);
   } else if (!running_.empty() && time - last_step_ > options_.progress_timeout + 2 * heartbeat_every_) {
-    fail(Failure::kPeer, what + ": no progress for " + limit + "; rank " + std::to_string(topology_.rank) +
-                             " waits for ranks " + list_of(awaited()), true);
+    fail(Failure::kPeer,
+         what + ": no progress for " + limit + "; rank " + std::to_string(topology_.rank) +
+             " waits for ranks " + list_of(awaited()),
+         true);
   }
 }
 

@@ -61,8 +61,8 @@ class Domain {
     UnitPtr unit;
     const gf_codec_ops *ops = nullptr;
     Geometry geometry;
-    uint64_t first = 0;      // global number of chunk 0
-    uint64_t remaining = 0;  // chunks this rank still lacks
+    uint64_t first = 0;                         // global number of chunk 0
+    uint64_t remaining = 0;                     // chunks this rank still lacks
     std::vector<std::vector<Energy>> energies;  // of each chunk; summed in order at the end
   };
   struct Chunk {  // where a step stands
@@ -135,8 +135,8 @@ class Domain {
   std::unordered_map<uint64_t, UnitPtr> submitted_;
   std::unordered_set<uint64_t> digests_told_;
   std::deque<Running> running_;
-  uint64_t retired_ = 0;      // units no longer in running_
-  uint64_t next_chunk_ = 0;   // global number of the next unit's first chunk
+  uint64_t retired_ = 0;     // units no longer in running_
+  uint64_t next_chunk_ = 0;  // global number of the next unit's first chunk
   Chunk staging_, summing_, reducing_, receiving_, copying_;
 
   std::vector<std::vector<SendSlot>> scatter_slots_;  // by peer, W each
@@ -146,7 +146,7 @@ class Domain {
 
   std::vector<std::vector<uint8_t>> sums_;  // my node's sums of chunks whose home is here: S, in order
   uint64_t sums_made_ = 0, sums_used_ = 0;
-  int reduce_node_ = 0;                     // the next node whose payload the chunk being reduced waits for
+  int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
   std::vector<Energy> reduce_energies_;
   std::vector<uint8_t> scratch_, total_, zeros_;
 

@@ -17,14 +17,22 @@ struct RawHeader {
 
 const char *status_text(int status) {
   switch (status) {
-    case GF_WIRE_TRUNCATED: return "is truncated";
-    case GF_WIRE_MAGIC: return "does not begin as one of ours";
-    case GF_WIRE_VERSION: return "is of another version";
-    case GF_WIRE_CODEC: return "is of another codec";
-    case GF_WIRE_COUNT: return "has another number of elements";
-    case GF_WIRE_LENGTH: return "has an impossible length";
-    case GF_WIRE_CHECKSUM: return "has a wrong checksum";
-    default: return "has an impossible content";
+    case GF_WIRE_TRUNCATED:
+      return "is truncated";
+    case GF_WIRE_MAGIC:
+      return "does not begin as one of ours";
+    case GF_WIRE_VERSION:
+      return "is of another version";
+    case GF_WIRE_CODEC:
+      return "is of another codec";
+    case GF_WIRE_COUNT:
+      return "has another number of elements";
+    case GF_WIRE_LENGTH:
+      return "has an impossible length";
+    case GF_WIRE_CHECKSUM:
+      return "has a wrong checksum";
+    default:
+      return "has an impossible content";
   }
 }
 
@@ -79,11 +87,11 @@ void Domain::chunk_done(const At &at, std::vector<Energy> energies) {
 void Domain::sum(const At &at, void *out, const std::vector<const void *> &parts, double scale) const {
   const int count = static_cast<int>(parts.size());
   if (at.run->spec.dtype == GF_F64) {
-    host_->api->sum_f64(static_cast<double *>(out), reinterpret_cast<const double *const *>(parts.data()), count,
-                        scale, at.count);
+    host_->api->sum_f64(static_cast<double *>(out), reinterpret_cast<const double *const *>(parts.data()),
+                        count, scale, at.count);
   } else {
-    host_->api->sum_f32(static_cast<float *>(out), reinterpret_cast<const float *const *>(parts.data()), count,
-                        static_cast<float>(scale), at.count);
+    host_->api->sum_f32(static_cast<float *>(out), reinterpret_cast<const float *const *>(parts.data()),
+                        count, static_cast<float>(scale), at.count);
   }
 }
 
@@ -112,13 +120,14 @@ size_t Domain::encode(const At &at, const void *x, float *residual, uint64_t sta
     std::memcpy(out + sizeof header, x, bytes);
     return sizeof header + bytes;
   }
-  const uint64_t key = host_->api->dither_key(spec.codec.seed, static_cast<uint64_t>(topology_.rank), spec.name_hash,
-                                              spec.sequence, stage);
+  const uint64_t key = host_->api->dither_key(spec.codec.seed, static_cast<uint64_t>(topology_.rank),
+                                              spec.name_hash, spec.sequence, stage);
   const auto *ops = at.run->ops;
-  const size_t bytes = ops->encode(ops->ctx, &spec.codec, static_cast<const float *>(x), residual, at.count, key,
-                                   at.begin, out);
+  const size_t bytes = ops->encode(ops->ctx, &spec.codec, static_cast<const float *>(x), residual, at.count,
+                                   key, at.begin, out);
   if (bytes == 0) {
-    throw StepError{Failure::kInternal, "codec with id " + std::to_string(spec.codec.id) + " failed to encode"};
+    throw StepError{Failure::kInternal,
+                    "codec with id " + std::to_string(spec.codec.id) + " failed to encode"};
   }
   return bytes;
 }
@@ -136,10 +145,14 @@ void Domain::decode(const At &at, const Arrival &arrival, int source, void *out,
       status = GF_WIRE_LENGTH;
     } else {
       std::memcpy(&header, arrival.payload, sizeof header);
-      if (header.count != at.count) status = GF_WIRE_COUNT;
-      else if (header.crc != host_->api->crc32c(0, body, bytes)) status = GF_WIRE_CHECKSUM;
-      else if (add) this->add(at, out, body);
-      else std::memcpy(out, body, bytes);
+      if (header.count != at.count)
+        status = GF_WIRE_COUNT;
+      else if (header.crc != host_->api->crc32c(0, body, bytes))
+        status = GF_WIRE_CHECKSUM;
+      else if (add)
+        this->add(at, out, body);
+      else
+        std::memcpy(out, body, bytes);
     }
   } else {
     const auto *ops = at.run->ops;
@@ -149,8 +162,8 @@ void Domain::decode(const At &at, const Arrival &arrival, int source, void *out,
   if (status == GF_WIRE_OK) return;
   const std::string name = at.run->unit ? "'" + at.run->unit->name + "'" : "(joined)";
   throw StepError{Failure::kWire, "tensor " + name + ", step " + std::to_string(spec.sequence) + ": chunk " +
-                                      std::to_string(at.chunk) + " from rank " + std::to_string(source) + " " +
-                                      status_text(status)};
+                                      std::to_string(at.chunk) + " from rank " + std::to_string(source) +
+                                      " " + status_text(status)};
 }
 
 std::vector<Energy> Domain::measure(const At &at, const float *x, const float *residual) const {
@@ -159,7 +172,8 @@ std::vector<Energy> Domain::measure(const At &at, const float *x, const float *r
   const Unit &unit = *at.run->unit;
   const uint64_t end = at.begin + at.count;
   uint64_t begin = at.begin;
-  for (size_t tensor = first_tensor(unit, begin); begin < end && energies.size() < Shared::kEnergies - 1; ++tensor) {
+  for (size_t tensor = first_tensor(unit, begin); begin < end && energies.size() < Shared::kEnergies - 1;
+       ++tensor) {
     const uint64_t stop = tensor < unit.ends.size() ? std::min(unit.ends[tensor], end) : end;
     Energy e;
     e.gradient = host_->api->energy(x + (begin - at.begin), stop - begin);
@@ -186,8 +200,8 @@ std::vector<int> Domain::other_owners(const At &at) const {
   return ranks;
 }
 
-void Domain::send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers, size_t payload_bytes,
-                  const std::vector<Energy> &energies) {
+void Domain::send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers,
+                  size_t payload_bytes, const std::vector<Energy> &energies) {
   const size_t bytes = slot->seal(at.g, payload_bytes, energies);
   constexpr size_t kWireHeader = 32;  // of a payload of `none`
   const size_t plain = sizeof(DataHeader) + kWireHeader + at.count * at.run->spec.element_bytes();

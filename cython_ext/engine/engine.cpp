@@ -10,12 +10,12 @@
 namespace gf {
 
 namespace {
-constexpr double kSpin = 100e-6;       // seconds of polling after the last step before the first nap
-constexpr double kNap = 20e-6;         // while something is under way
-constexpr double kLongNap = 500e-6;    // while it has not moved for some time
-constexpr double kIdleNap = 1e-3;      // while nothing is under way here
+constexpr double kSpin = 100e-6;        // seconds of polling after the last step before the first nap
+constexpr double kNap = 20e-6;          // while something is under way
+constexpr double kLongNap = 500e-6;     // while it has not moved for some time
+constexpr double kIdleNap = 1e-3;       // while nothing is under way here
 constexpr double kLongIdleNap = 10e-3;  // nor was for some time; a submit ends it at once
-constexpr double kStoodStill = 1.0;    // a gap between two rounds that only a stopped process has
+constexpr double kStoodStill = 1.0;     // a gap between two rounds that only a stopped process has
 
 void nap(double seconds) {
   timespec t{0, static_cast<long>(seconds * 1e9)};
@@ -115,7 +115,8 @@ bool Engine::wait(const UnitPtr &unit, double seconds) {
 
 bool Engine::wait_closed(int domain, double seconds) {
   std::unique_lock<std::mutex> hold(lock_);
-  return done_.wait_for(hold, std::chrono::duration<double>(seconds), [&] { return entries_[domain]->settled; });
+  return done_.wait_for(hold, std::chrono::duration<double>(seconds),
+                        [&] { return entries_[domain]->settled; });
 }
 
 void Engine::stop() {
@@ -141,7 +142,8 @@ void Engine::stop() {
 
 void Engine::refuse(const UnitPtr &unit) {
   unit->failure = Failure::kInternal;
-  unit->error = "tensor '" + unit->name + "': the engine has ended, since MPI was finalized or the program exits";
+  unit->error =
+      "tensor '" + unit->name + "': the engine has ended, since MPI was finalized or the program exits";
   host_.finish(unit, UnitState::kFailed);
 }
 
@@ -154,10 +156,18 @@ void Engine::obey(Command *command) {
   Domain &domain = *served_[command->domain]->domain;
   try {
     switch (command->kind) {
-      case Command::kOpen: domain.start(); break;
-      case Command::kSubmit: domain.submit(command->unit); break;
-      case Command::kClose: domain.request_close(); break;
-      case Command::kFail: domain.fail(Failure::kPeer, command->text, true); break;
+      case Command::kOpen:
+        domain.start();
+        break;
+      case Command::kSubmit:
+        domain.submit(command->unit);
+        break;
+      case Command::kClose:
+        domain.request_close();
+        break;
+      case Command::kFail:
+        domain.fail(Failure::kPeer, command->text, true);
+        break;
     }
   } catch (const MpiError &e) {
     domain.fail(Failure::kInternal, e.text, false);
@@ -193,7 +203,8 @@ void Engine::run() {
       moved |= domain.progress(time);
       const bool busy = domain.active();
       active |= busy;
-      const bool ended = domain.state == DomainState::kClosed || (domain.state == DomainState::kFailed && !busy);
+      const bool ended =
+          domain.state == DomainState::kClosed || (domain.state == DomainState::kFailed && !busy);
       if (ended) domain.release();
       std::lock_guard<std::mutex> hold(lock_);
       if (entry->state != domain.state || ended) {

@@ -20,7 +20,8 @@ class Engine {
   void add_codec(uint16_t id, const gf_codec_ops &ops);
   void on_warning(void (*warn)(const char *text));
 
-  int open(MPI_Comm comm, const Topology &topology, const Options &options, void *shared, const std::string &name);
+  int open(MPI_Comm comm, const Topology &topology, const Options &options, void *shared,
+           const std::string &name);
   void submit(int domain, const UnitPtr &unit);
   void close(int domain);
   void fail(int domain, const std::string &text);  // tells the others

@@ -18,7 +18,10 @@ class Shared {
 
   Shared() = default;
   Shared(void *base, int ranks, int slots, size_t chunk_bytes)
-      : base_(static_cast<uint8_t *>(base)), ranks_(ranks), slots_(slots), stride_(stride(chunk_bytes)),
+      : base_(static_cast<uint8_t *>(base)),
+        ranks_(ranks),
+        slots_(slots),
+        stride_(stride(chunk_bytes)),
         chunk_(up(chunk_bytes)) {
     data_ = base_ + lines(ranks, slots) * kLine;
   }

@@ -19,11 +19,11 @@ struct Unit {
   uint64_t digest = 0;   // of the manifest
   UnitSpec spec;
   const void *input = nullptr;
-  void *output = nullptr;       // may be the input
-  float *residual = nullptr;    // as many elements, or null
-  std::vector<uint64_t> ends;   // of the tensors in the buffer, in elements; empty: one tensor
+  void *output = nullptr;      // may be the input
+  float *residual = nullptr;   // as many elements, or null
+  std::vector<uint64_t> ends;  // of the tensors in the buffer, in elements; empty: one tensor
   bool finite = true;
-  bool join = false;            // not a reduction: "this rank has no more data"
+  bool join = false;  // not a reduction: "this rank has no more data"
 
   std::atomic<UnitState> state{UnitState::kSubmitted};
   // Written by the engine thread before the state becomes final.
@@ -40,8 +40,8 @@ struct Geometry {
   uint64_t chunk = 0;  // elements
   uint64_t chunks = 0;
 
-  static constexpr uint64_t kAlign = 64;         // elements, where the codec has no blocks
-  static constexpr uint64_t kSmallest = 4096;    // elements; below it a message costs more than its bytes
+  static constexpr uint64_t kAlign = 64;       // elements, where the codec has no blocks
+  static constexpr uint64_t kSmallest = 4096;  // elements; below it a message costs more than its bytes
 
   // `fits` tells whether a payload of so many elements fits into a message.
   template <class Fits>

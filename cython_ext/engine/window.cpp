@@ -35,12 +35,13 @@ size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, const std::vector<En
 
 void SendSlot::send(MPI_Comm comm, int peer, int tag, size_t bytes) {
   MPI_Request request;
-  check_mpi(MPI_Isend(buffer_.data(), static_cast<int>(bytes), MPI_BYTE, peer, tag, comm, &request), "MPI_Isend");
+  check_mpi(MPI_Isend(buffer_.data(), static_cast<int>(bytes), MPI_BYTE, peer, tag, comm, &request),
+            "MPI_Isend");
   requests_.push_back(request);
 }
 
-void Window::open(MPI_Comm comm, int tag, int width, size_t capacity, const std::vector<int> &peers, int world,
-                  Credit credit) {
+void Window::open(MPI_Comm comm, int tag, int width, size_t capacity, const std::vector<int> &peers,
+                  int world, Credit credit) {
   comm_ = comm;
   tag_ = tag;
   width_ = width;
@@ -86,7 +87,9 @@ void Window::sent(int rank, Traffic *traffic) {
   traffic->peak_under_way = std::max(traffic->peak_under_way.load(), peer.sent - peer.acked);
 }
 
-void Window::acknowledged(int rank, uint64_t count) { peers_[rank].acked = std::max(peers_[rank].acked, count); }
+void Window::acknowledged(int rank, uint64_t count) {
+  peers_[rank].acked = std::max(peers_[rank].acked, count);
+}
 
 bool Window::front(int rank, Arrival *arrival) {
   Peer &peer = peers_[rank];
@@ -109,7 +112,8 @@ bool Window::front(int rank, Arrival *arrival) {
   arrival->energy_count = header.statistics;
   const size_t told = sizeof header + arrival->bytes + arrival->energy_count * sizeof(Energy);
   if (static_cast<size_t>(peer.bytes) != told) {
-    throw MpiError{"a chunk of " + std::to_string(peer.bytes) + " bytes whose header says " + std::to_string(told)};
+    throw MpiError{"a chunk of " + std::to_string(peer.bytes) + " bytes whose header says " +
+                   std::to_string(told)};
   }
   return true;
 }

@@ -19,8 +19,8 @@ void check_mpi(int code, const char *call);
 
 // Counts, of bytes handed to MPI for ranks on other nodes; written by the engine's thread, read by any.
 struct Traffic {
-  std::atomic<uint64_t> wire{0};            // as sent, headers and control messages counted
-  std::atomic<uint64_t> uncompressed{0};    // what the same messages would have been without a codec
+  std::atomic<uint64_t> wire{0};          // as sent, headers and control messages counted
+  std::atomic<uint64_t> uncompressed{0};  // what the same messages would have been without a codec
   std::atomic<uint64_t> payloads{0};
   std::atomic<uint64_t> peak_under_way{0};  // most unacknowledged chunks to one peer
   std::atomic<uint64_t> units{0};           // ended well

@@ -14,10 +14,21 @@ if TYPE_CHECKING:
 class Spec(Protocol):
     """What a policy looks at; :class:`hvd_gradflow.reduce.TensorSpec` is one."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    kind: str
+    @property
+    def name(self) -> str:
+        """Unique within the stream."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+
+    @property
+    def dtype(self) -> str:
+        """In words: "float32", ..."""
+
+    @property
+    def kind(self) -> str:
+        """What it is the gradient of: "dense", "conv", "vector", "embedding" or "other"."""
 
 
 class Policy:

@@ -6,6 +6,10 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hvd_gradflow.codec import Codec
 
 DTYPES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
 KINDS = ("dense", "conv", "vector", "embedding", "other")
@@ -56,7 +60,7 @@ class Bucket:
     """Tensors of one codec, side by side in one buffer."""
 
     name: str
-    codec: object
+    codec: Codec
     dtype: int  # of the buffer: float32 or float64
     slots: tuple[Slot, ...]
     elements: int
@@ -67,12 +71,10 @@ class Bucket:
         return [s.begin for s in self.slots[1:]] + [self.elements]
 
 
-def manifest(specs: Sequence[TensorSpec], codecs: Mapping[str, object]) -> str:
-    """Return a line for each tensor (name, elements, dtype, shape, codec), as the coordinator compares them."""
-    return "\n".join(
-        f"{s.name}\t{s.elements} \t{s.dtype}\tshape {list(s.shape)}\t{codecs[s.name]!r}".replace(" \t", "\t")
-        for s in specs
-    )
+def manifest(specs: Sequence[TensorSpec], codecs: Mapping[str, Codec]) -> str:
+    """Return a line for each tensor; the coordinator compares its fields in this order."""
+    rows = ((s.name, s.elements, s.dtype, f"shape {list(s.shape)}", repr(codecs[s.name])) for s in specs)
+    return "\n".join("\t".join(map(str, row)) for row in rows)
 
 
 def digest(text: str) -> int:
@@ -80,18 +82,18 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def feeds_back(codec) -> bool:
+def feeds_back(codec: Codec) -> bool:
     """Return whether what a codec loses is kept and added the next time."""
     return codec.lossy and getattr(codec, "error_feedback", True)
 
 
-def accumulator(dtype: int, codec) -> int:
+def accumulator(dtype: int, codec: Codec) -> int:
     """Return the dtype that a gradient is summed in: float64 as such where nothing is lost, else float32."""
     return DTYPES["float64"] if dtype == DTYPES["float64"] and not codec.lossy else DTYPES["float32"]
 
 
 def cut(
-    specs: Sequence[TensorSpec], codecs: Mapping[str, object], bucket_bytes: float, label: str
+    specs: Sequence[TensorSpec], codecs: Mapping[str, Codec], bucket_bytes: float, label: str
 ) -> list[Bucket]:
     """Lay out tensors in buckets.
 

@@ -8,17 +8,18 @@ import sys
 import threading
 import time
 import weakref
+from typing import Any
 
 from hvd_gradflow import events
 
 _FAREWELL = 5.0  # seconds to tell the other ranks before the process aborts
 _LAST_RESORT = 20.0  # seconds that MPI_Abort may take
 
-_engine = None
+_engine: Any = None
 _lock = threading.Lock()
 _reducers: weakref.WeakSet = weakref.WeakSet()
-_defaults: dict[tuple[int, ...] | None, object] = {}
-_previous_hook = None
+_defaults: dict[tuple[int, ...] | None, Any] = {}
+_previous_hook: Any = None
 
 
 def engine():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ import hvd_gradflow
 from hvd_gradflow import codec as codecs
 from hvd_gradflow import config as configuration
 from hvd_gradflow.device import arrays
-from hvd_gradflow.errors import ConfigError, GradflowError, PeerError, UnsupportedError
+from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
 from hvd_gradflow.reduce import lifecycle
 from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
+from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, manifest
 from hvd_gradflow.reduce.residuals import Residuals
@@ -21,27 +21,6 @@ from hvd_gradflow.reduce.topology import discover
 
 _F32, _F64 = DTYPES["float32"], DTYPES["float64"]
 _NUMPY = {_F32: np.float32, _F64: np.float64}
-_OPS = ("average", "sum")
-
-
-@dataclass(frozen=True)
-class Factors:
-    """What a sum over ranks is multiplied with, and when (docs/architecture.md, "Scaling")."""
-
-    node: float
-    home: float
-    post: float
-    fold: float  # times a residual, when it is put back into an input
-
-    @staticmethod
-    def of(op: str, size: int, lossy: bool, prescale: float, postscale: float) -> Factors:
-        if op not in _OPS:
-            raise ConfigError(f"unknown op {op!r}; known: {', '.join(_OPS)}")
-        average = op == "average"
-        fold = size / prescale if prescale else 0.0
-        if lossy:
-            return Factors(prescale / size, 1.0, postscale if average else postscale * size, fold)
-        return Factors(1.0, prescale / size if average else prescale, postscale, fold)
 
 
 class Reducer:
@@ -75,8 +54,8 @@ class Reducer:
 
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UnsupportedError(
-                "MPI runs without MPI_THREAD_MULTIPLE, which the background engine needs; import mpi4py (or call "
-                "hvd.init()) before anything else initializes MPI, and use an MPI library built with threads"
+                "MPI runs without MPI_THREAD_MULTIPLE, which the background engine needs; import mpi4py (or "
+                "call hvd.init()) before anything else initializes MPI, and use an MPI library with threads"
             )
         self.config = configuration.load() if config is None else config
         self.name = name
@@ -178,11 +157,12 @@ class Reducer:
         factors = Factors.of(op, self.size, codec.lossy, prescale, postscale)
         direct = source.dtype == kind and not codec.lossy
         finite, owed = True, None
+        result = None
         if out is None or target.dtype != kind:
             result = np.empty(source.size, _NUMPY[kind])
             address = result.ctypes.data
         else:
-            result, address = None, target.address
+            address = target.address
         read = source.address
         if not direct:
             staging = result if result is not None else np.empty(source.size, _NUMPY[kind])
@@ -209,10 +189,11 @@ class Reducer:
         def collect(unit):
             if owed is not None and not unit.finite:
                 self._residuals.keep(name, owed)
+            if result is None:
+                return out
             if out is None:
                 return self._finished(result, source)
-            if result is not None:
-                self.engine.store(address, target.address, target.dtype, target.size)
+            self.engine.store(address, target.address, target.dtype, target.size)
             return out
 
         return Handle(self.engine, unit, name, collect)
@@ -241,7 +222,9 @@ class Reducer:
         spec = codec.spec()
         size = 8 if dtype == _F64 else 4
         if spec["block"] * size > self.config.chunk_kib * 1024:
-            raise ConfigError(f"block={spec['block']} does not fit into a chunk of {self.config.chunk_kib} KiB")
+            raise ConfigError(
+                f"block={spec['block']} does not fit into a chunk of {self.config.chunk_kib} KiB"
+            )
         text = manifest(tensors, table if table is not None else {t.name: codec for t in tensors})
         sequence = self._sequence.get(name, 0)
         from hvd_gradflow.reduce import _engine as native
@@ -324,7 +307,8 @@ class Reducer:
                 {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
             )
         self._residuals.replace(
-            {k: v for k, v in state.items() if not any(k.startswith(f"{s}/") for s in self.streams)}, self.rank
+            {k: v for k, v in state.items() if not any(k.startswith(f"{s}/") for s in self.streams)},
+            self.rank,
         )
 
     def counters(self) -> dict[str, int]:
@@ -362,7 +346,7 @@ class Reducer:
             pass
         error = self.engine.failure(self.domain)
         if error is not None and not quiet:
-            raise error if isinstance(error, GradflowError) else PeerError(str(error))
+            raise error
         self.closed = error is None
 
     def __enter__(self):

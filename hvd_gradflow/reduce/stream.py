@@ -12,9 +12,10 @@ from hvd_gradflow.codec import get
 from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import ConfigError, GradflowError
+from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back
-from hvd_gradflow.reduce.reducer import Factors, Reducer
+from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 
 _IMPORTANCE = ("energy", "coordinate")

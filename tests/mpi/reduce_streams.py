@@ -163,7 +163,10 @@ def moving(r: Reducer) -> None:
     if r.node_count > 1:
         gradient, residual = seen[-1]["large"]
         size = grads["large"].size
-        check("statistics plausible", 0.2 / r.size < gradient / size / r.node_count < 2 and 0 < residual < gradient)
+        check(
+            "statistics plausible",
+            0.2 / r.size < gradient / size / r.node_count < 2 and 0 < residual < gradient,
+        )
     else:
         check("statistics plausible", not seen[-1])
     stream.close()

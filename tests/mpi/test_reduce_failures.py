@@ -27,7 +27,10 @@ def fail(case: str, ranks: int = 2, *, within: float = 30, env=None):
 def test_other_number_of_elements(per_node):
     run = fail("elements", 3, env={"GRADFLOW_RANKS_PER_NODE": per_node})
     for rank in range(3):
-        assert f"RANK {rank} MismatchError: tensor 'fc1.weight', step 0: ranks [2] sent 18 elements, expected 17" in run.stdout
+        assert (
+            f"RANK {rank} MismatchError: tensor 'fc1.weight', step 0: ranks [2] sent 18 elements, expected 17"
+            in run.stdout
+        )
 
 
 @pytest.mark.parametrize(("case", "words"), [("codec", "sent Int4(block=256"), ("op", "op or other factors")])

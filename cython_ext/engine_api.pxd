@@ -1,0 +1,136 @@
+# The C++ of engine/, as _engine.pyx sees it.
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+
+cdef extern from "mpi.h" nogil:
+    ctypedef void *MPI_Comm
+
+
+cdef extern from "gf_api.h" nogil:
+    ctypedef struct gf_codec_spec:
+        uint16_t id
+        uint8_t bits
+        uint8_t rounding
+        uint32_t block
+        uint64_t seed
+        uint64_t params[2]
+
+    ctypedef struct gf_codec_ops:
+        void *ctx
+        size_t (*max_encoded_size)(void *, const gf_codec_spec *, size_t) noexcept nogil
+        size_t (*encode)(void *, const gf_codec_spec *, const float *, float *, size_t, uint64_t, uint64_t,
+                         uint8_t *) noexcept nogil
+        int (*decode)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *, size_t) noexcept nogil
+        int (*decode_add)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *, size_t) noexcept nogil
+
+    ctypedef struct gf_api:
+        int version
+        const gf_codec_ops *(*find_codec)(uint16_t id) noexcept nogil
+        int (*load_f32)(const void *, int, float *, size_t) noexcept nogil
+        void (*store_f32)(const float *, float, void *, int, size_t) noexcept nogil
+    int GF_API_VERSION
+    const char *GF_API_CAPSULE
+    int GF_WIRE_OK
+    int GF_WIRE_CONTENT
+    int GF_WIRE_COUNT
+
+
+cdef extern from "engine/engine.hpp" namespace "gf" nogil:
+    cdef cppclass Atomic "std::atomic<uint64_t>":
+        uint64_t load()
+
+    cdef struct Energy:
+        double gradient
+        double residual
+
+    cdef struct UnitSpec:
+        uint64_t name_hash
+        uint64_t sequence
+        uint64_t elements
+        gf_codec_spec codec
+        uint32_t dtype
+        uint32_t flags
+        double node_scale
+        double home_scale
+        double post_scale
+
+    cdef struct Options:
+        size_t chunk_bytes
+        int window
+        int slots
+        double submit_warn
+        double submit_timeout
+        double progress_timeout
+
+    cdef cppclass Topology:
+        int rank
+        int size
+        vector[vector[int]] nodes
+
+    cdef cppclass Unit:
+        string name
+        string manifest
+        uint64_t digest
+        UnitSpec spec
+        const void *input
+        void *output
+        float *residual
+        vector[uint64_t] ends
+        cbool finite
+        cbool join
+        int64_t value
+        string error
+        vector[Energy] energies
+
+    cdef cppclass Traffic:
+        Atomic wire
+        Atomic uncompressed
+        Atomic payloads
+        Atomic peak_under_way
+        Atomic units
+
+    cdef cppclass Failure "gf::Failure":
+        Failure()
+    cdef cppclass DomainState "gf::DomainState":
+        pass
+    cdef cppclass Engine "gf::Engine":
+        Engine(const gf_api *) except +
+        void add_codec(uint16_t, const gf_codec_ops &)
+        void on_warning(void (*)(const char *) noexcept nogil)
+        int open(MPI_Comm, const Topology &, const Options &, void *, const string &) except +
+        void submit(int, const shared_ptr[Unit] &)
+        void close(int)
+        void fail(int, const string &)
+        DomainState state(int)
+        string error(int, Failure *)
+        const Traffic &traffic(int)
+        cbool wait(const shared_ptr[Unit] &, double)
+        cbool wait_closed(int, double)
+        void stop()
+
+
+cdef extern from *:
+    """
+    #include "engine/engine.hpp"
+    static int gf_unit_state(const gf::Unit *unit) { return static_cast<int>(unit->state.load()); }
+    static int gf_unit_failure(const gf::Unit *unit) { return static_cast<int>(unit->failure); }
+    static int gf_domain_state(gf::Engine *engine, int domain) { return static_cast<int>(engine->state(domain)); }
+    static int gf_domain_error(gf::Engine *engine, int domain, std::string *text) {
+      gf::Failure kind;
+      *text = engine->error(domain, &kind);
+      return static_cast<int>(kind);
+    }
+    static MPI_Comm gf_comm_at(uintptr_t address) { return *reinterpret_cast<MPI_Comm *>(address); }
+    static size_t gf_shared_bytes(int ranks, int slots, size_t chunk) { return gf::Shared::bytes(ranks, slots, chunk); }
+    """
+    int gf_unit_state(const Unit *) nogil
+    int gf_unit_failure(const Unit *) nogil
+    int gf_domain_state(Engine *, int) nogil
+    int gf_domain_error(Engine *, int, string *) nogil
+    MPI_Comm gf_comm_at(uintptr_t) nogil
+    size_t gf_shared_bytes(int, int, size_t) nogil

@@ -1,0 +1,80 @@
+# Codecs that exist in Python only: what the engine calls for them. Part of _engine.pyx.
+
+cdef object _floats(const float *data, size_t n):
+    return np.asarray(<float[:n]> <float *> data) if n else np.zeros(0, np.float32)
+
+
+cdef object _codec(void *ctx, const gf_codec_spec *spec):
+    return (<dict> ctx)[_key(spec.id, spec.bits, spec.rounding, spec.block, spec.seed, spec.params[0], spec.params[1])]
+
+
+def _key(*fields):
+    return fields
+
+
+cdef size_t _max_encoded_size(void *ctx, const gf_codec_spec *spec, size_t n) noexcept with gil:
+    try:
+        return _codec(ctx, spec).max_encoded_size(n)
+    except BaseException as error:
+        _report(error)
+        return 0
+
+
+cdef size_t _encode(void *ctx, const gf_codec_spec *spec, const float *x, float *residual, size_t n, uint64_t key,
+                    uint64_t first, uint8_t *out) noexcept with gil:
+    cdef const uint8_t[::1] payload
+    try:
+        codec = _codec(ctx, spec)
+        payload = codec.encode(_floats(x, n), residual=_floats(residual, n) if residual != NULL else None,
+                               key=key, first=first)
+        if <size_t> payload.shape[0] > <size_t> codec.max_encoded_size(n):
+            raise errors.WireError(f"codec {codec.name!r} made {payload.shape[0]} bytes of {n} elements, "
+                                   f"more than its own bound {codec.max_encoded_size(n)}")
+        memcpy(out, &payload[0], payload.shape[0])
+        return payload.shape[0]
+    except BaseException as error:
+        _report(error)
+        return 0
+
+
+cdef int _decode(void *ctx, const gf_codec_spec *spec, const uint8_t *data, size_t size, float *out,
+                 size_t n) noexcept with gil:
+    try:
+        result = _codec(ctx, spec).decode(np.asarray(<const uint8_t[:size]> <uint8_t *> data))
+        if result.size != n:
+            return GF_WIRE_COUNT
+        if n:
+            _floats(out, n)[:] = result
+        return GF_WIRE_OK
+    except BaseException as error:
+        _report(error)
+        return GF_WIRE_CONTENT
+
+
+cdef int _decode_add(void *ctx, const gf_codec_spec *spec, const uint8_t *data, size_t size, float *acc,
+                     size_t n) noexcept with gil:
+    try:
+        _codec(ctx, spec).decode_add(np.asarray(<const uint8_t[:size]> <uint8_t *> data), _floats(acc, n))
+        return GF_WIRE_OK
+    except BaseException as error:
+        _report(error)
+        return GF_WIRE_CONTENT
+
+
+cdef void _report(error) noexcept:
+    _warn_text(f"a codec written in Python failed: {type(error).__name__}: {error}")
+
+
+_on_warning = []
+
+
+def _warn_text(text):
+    for callback in _on_warning:
+        callback(text)
+
+
+cdef void _warned(const char *text) noexcept with gil:
+    try:
+        _warn_text(text.decode("utf-8", "replace"))
+    except BaseException:
+        return  # a warning must not end the engine's thread
