@@ -1,11 +1,14 @@
 """Settings from the environment."""
 
+import re
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
-from hvd_gradflow import config
+from hvd_gradflow import codec, config
+from hvd_gradflow.codec.policy import AdaptivePolicy
 from hvd_gradflow.config import Config, load, variable
 from hvd_gradflow.errors import ConfigError
 
@@ -87,6 +90,40 @@ def test_each_setting_is_documented(name):
     assert row is not None, f"docs/configuration.md has no row for {variable(name)}"
     written = f"{default:g}" if isinstance(default, float) else str(default)
     assert f"| `{written}` |" in row, f"{row}: the default is {written}"
+
+
+def table(first):
+    """The rows of the table in docs/configuration.md whose first column is headed so."""
+    lines = (ROOT / "docs" / "configuration.md").read_text().splitlines()
+    for i, line in enumerate(lines):
+        if line.startswith(f"| {first} |"):
+            body = takewhile(lambda row: row.startswith("|"), lines[i + 2 :])
+            yield from ([cell.strip() for cell in row.strip("|").split("|")] for row in body)
+
+
+def test_each_option_of_a_codec_is_documented_with_those_that_take_it():
+    documented = {row[0].strip("`"): row for row in table("option") if len(row) == 4}
+    by_option = {}
+    for name in codec.names():
+        for option in codec.get(name).options():
+            by_option.setdefault(option, set()).add(name)
+    assert set(documented) == set(by_option)
+    for option, takers in by_option.items():
+        _, default, codecs, _ = documented[option]
+        if not codecs.startswith("those"):
+            assert set(re.findall(r"`(\w+)`", codecs)) == takers
+        assert default == f"`{getattr(codec.get(min(takers)), option)}`"
+
+
+def test_each_codec_is_documented():
+    names = {name for row in table("name") for name in re.findall(r"`(\w+)`", row[0])}
+    assert names == {*codec.names(), "adaptive"}
+
+
+def test_each_option_of_the_policy_is_documented():
+    documented = {name for row in table("option") if len(row) == 3 for name in re.findall(r"`(\w+)`", row[0])}
+    config = AdaptivePolicy().get_config()
+    assert documented | {"name", "error_feedback"} == set(config)
 
 
 def test_only_settings_are_documented():

@@ -101,6 +101,10 @@ class AdaptivePolicy(Policy):
         self.options = Options(**options)
         handed_on = self.options.for_codecs()
         self._codecs: dict[str, Codec] = {n: codec_of(n, **handed_on) for n in ("none", *CANDIDATES)}
+        taken = {key for codec in self._codecs.values() for key in codec.get_config()}
+        for name, value in handed_on.items():
+            if name not in taken and value != getattr(Options(), name):
+                raise ConfigError(f"adaptive: no codec of this build takes the option {name!r}")
         self._model = {n: expected_error(c) for n, c in self._codecs.items()}
         self._specs: dict[str, Spec] = {}
         self._table: dict[str, str] = {}

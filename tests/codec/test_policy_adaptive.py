@@ -220,6 +220,7 @@ def test_options_reach_the_codecs():
         ({"warmup": 1.5}, "warmup 1.5"),
         ({"margin": 1.0}, "margin 1.0"),
         ({"rounding": "up"}, "up"),
+        ({"block": 100}, "100"),
     ],
 )
 def test_wrong_options_are_named(options, words):
