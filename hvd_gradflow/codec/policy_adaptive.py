@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LADDER = ("log4", "int8", "bf16")
 CANDIDATES = ("int2", "log4", "int4", "int8", "bf16")
-# bf16 rather than fp16: a loss scale of 65536 takes the gradient of a bias beyond fp16's 65504.
+# bf16: 16 bits for each value by itself, at any loss scale.
 START = {"conv": "log4", "vector": "bf16"}
 START_OTHERS = "int8"
 IMPORTANCE = ("energy", "coordinate")
