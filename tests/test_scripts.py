@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+import io
 import json
 import os
 import shutil
@@ -171,12 +172,14 @@ def test_an_unknown_compression_lists_those_there_are():
         ),
     ],
 )
-def test_options_that_make_no_sense(args, words):
-    done = subprocess.run(
-        [sys.executable, str(DIGITS), *args], capture_output=True, text=True, timeout=60, env=ENVIRONMENT
-    )
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_options_that_make_no_sense(monkeypatch, capsys, args, words):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from training import options
+
+    with pytest.raises(SystemExit) as ended:
+        options.parse(options.parser("test", epochs=1, batch_size=1, lr=0.1), args)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("hashes", "code"), [(["a" * 64, "a" * 64], 0), (["a" * 64, "b" * 64], 1)])
@@ -206,6 +209,32 @@ def test_shards_are_disjoint_and_complete(monkeypatch):
     assert len(set(chain(*shuffled))) == 9
     in_order = [shard(11, r, 3).tolist() for r in range(3)]
     assert sorted(chain(*in_order)) == list(range(11))
+
+
+@pytest.mark.parametrize(("rank0", "terminal"), [(True, True), (True, False), (False, True)])
+def test_progress_is_shown_on_rank_0s_terminal_only(monkeypatch, rank0, terminal):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from training.loop import Progress
+
+    screen = io.StringIO()
+    screen.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", screen)
+    progress = Progress(rank0, 2)
+    progress.step(1, "loss 1.0")
+    progress.step(2, "loss 0.5")
+    progress.end()
+    shown = screen.getvalue()
+    assert bool(shown) == (rank0 and terminal)
+    assert not shown or shown.endswith(f"\r[{'#' * 30}] 2/2 loss 0.5\n")
+
+
+def test_without_horovod_the_fix_is_named(tmp_path):
+    (tmp_path / "horovod.py").write_text("raise ImportError('No module named horovod')\n")
+    env = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run([sys.executable, str(DIGITS)], capture_output=True, text=True, timeout=100, env=env)
+    assert done.returncode == 1
+    assert done.stderr.endswith("`gradflow check` says what is missing\n")
+    assert "Traceback" not in done.stderr
 
 
 def test_the_schedule_warms_up_and_ends_low(monkeypatch):

@@ -78,8 +78,8 @@ def start(options: argparse.Namespace) -> Exchange:
             import horovod.torch as hvd
         else:
             hvd = ours
+        hvd.init()  # imports Horovod at last
     except ImportError as error:
         raise UsageError(f"{error}; `gradflow check` says what is missing") from error
-    hvd.init()
     torch.set_num_threads(options.threads)
     return Exchange(hvd, ours, options)
