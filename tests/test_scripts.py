@@ -330,3 +330,32 @@ def test_parser_defaults_make_every_rank_a_node(monkeypatch):
     parsed = options.parse(options.parser("test", epochs=1, batch_size=1, lr=0.1), [])
     assert isinstance(parsed, argparse.Namespace)
     assert os.environ["GRADFLOW_RANKS_PER_NODE"] == "1"
+
+
+def test_a_comparison_goes_on_where_it_was_and_prints_a_table(tmp_path):
+    for way, accuracy in (("none", 0.9), ("adaptive-8", 0.8)):
+        for seed in (0, 1):
+            seen = {"accuracy": accuracy + seed / 100, "wire_bytes_per_step": 2e6, "wire_ratio": 4.0}
+            (tmp_path / f"train_digits_torch-{way}-{seed}.json").write_text(json.dumps(seen))
+    words = [
+        "none",
+        "adaptive:8",
+        "--script",
+        DIGITS.name,
+        "--json-folder",
+        str(tmp_path),
+        "--seeds",
+        "0",
+        "1",
+    ]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "train_compare.py"), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines()[2:] == [
+        "| none | 90.50 (90.00 to 91.00) | 2000 | 4.00 x |",
+        "| adaptive, target ratio 8 | 80.50 (80.00 to 81.00) | 2000 | 4.00 x |",
+    ]
