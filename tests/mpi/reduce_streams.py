@@ -18,7 +18,7 @@ SPECS = [
     TensorSpec("conv", (64, 3, 3, 3), "float32", "conv"),
     TensorSpec("half", (300, 70), "float16", "dense"),
     TensorSpec("double", (5000,), "float64", "vector"),
-    TensorSpec("large", (700, 1000), "float32", "dense"),
+    TensorSpec("large", (350, 600), "float32", "dense"),
     TensorSpec("bias", (10,), "float32", "vector"),
     TensorSpec("empty", (0, 4), "float32", "other"),
     TensorSpec("scalar", (), "float32", "other"),
@@ -85,7 +85,7 @@ def partial(r: Reducer) -> None:
         expected = mean_of(grads)
         got = step(stream, grads, names, shuffle=True)
         check(f"partial {len(names)}", all(error(got[n], expected[n]) < 0.02 for n in names))
-    out = np.zeros((700, 1000), np.float32)
+    out = np.zeros((350, 600), np.float32)
     handle = stream.submit("large", grads["large"])
     refused = False
     try:
@@ -207,12 +207,12 @@ def joining(r: Reducer) -> None:
     stream = r.stream(SPECS[3:4], "int8", scope="joining")
     ok = True
     for k in range(comm.rank + 1):
-        got = step(stream, {"large": np.full((700, 1000), 1.0, np.float32)})["large"]
+        got = step(stream, {"large": np.full((350, 600), 1.0, np.float32)})["large"]
         ok &= np.allclose(got, (comm.size - k) / comm.size, rtol=0.02)
     last = r.join(30)
     check("joined ranks add zeros", ok)
     check("last to join", last == comm.size - 1)
-    got = step(stream, {"large": np.full((700, 1000), 2.0, np.float32)})["large"]
+    got = step(stream, {"large": np.full((350, 600), 2.0, np.float32)})["large"]
     check("after the join", np.allclose(got, 2.0, rtol=0.02))
     stream.close()
 

