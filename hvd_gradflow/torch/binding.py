@@ -209,11 +209,11 @@ class BoundCompression:
                 " which works on uncompressed tensors: use op=hvd.Average or hvd.Sum, or"
                 " compression=hvd.Compression.none"
             )
-        parameter = self._owner.get(id(tensor))
-        if parameter is not None and parameter.grad is tensor:
-            return parameter
         last = getattr(self._local, "last", None)
         self._local.last = None
+        for parameter in (last, self._owner.get(id(tensor))):
+            if parameter is not None and parameter.grad is tensor:
+                return parameter
         if last is not None and _dense_copy(last, tensor):
             return last
         self._owner = {id(p.grad): p for p in self._names if p.grad is not None}
@@ -226,8 +226,9 @@ class BoundCompression:
         found = "none" if not same else "several: " + ", ".join(repr(self._names[p]) for p in same)
         raise GradflowError(
             f"{self!r}: a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} should be the"
-            f" gradient of one bound parameter, and matches {found}: bind every parameter that the optimizer holds, and"
-            " compress nothing but its gradients; or `import hvd_gradflow.torch as hvd`, which knows names"
+            f" gradient of one bound parameter, and matches {found}: bind every parameter that the"
+            " optimizer holds, and compress nothing but its gradients; or `import hvd_gradflow.torch as hvd`,"
+            " which knows names"
         )
 
     def _is_small(self, tensor: torch.Tensor) -> bool:

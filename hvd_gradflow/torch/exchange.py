@@ -66,7 +66,7 @@ class GradientExchange:
         )
         self.sent_by_horovod: Counter[str] = Counter()
         self._sparse: set[torch.Tensor] = set()
-        self._agreed = False
+        self._agreed = -1  # joins so far when the ranks last agreed on what is sparse
         self._sequence: Counter[str] = Counter()
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
@@ -98,14 +98,14 @@ class GradientExchange:
         return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
 
     def agree_on_sparse(self) -> None:
-        """Learn, once, which gradients are sparse on some rank; collective.
+        """Learn which gradients are sparse on some rank: at the first step, and after a join. Collective.
 
         A rank on which such a parameter had no gradient must take part in the allgather of the others. It
         cannot know by itself: torch tells from a gradient only, not from a parameter.
         """
-        if self._agreed:
+        if self._agreed == session.joins(self.reducer):
             return
-        self._agreed = True
+        self._agreed = session.joins(self.reducer)
         flags = np.array([p in self._sparse or _is_sparse(p) for p in self.names], np.float32)
         total = self.reducer.allreduce(flags, f"{self.scope}/sparse", op="sum", codec="none")
         self._sparse.update(p for p, count in zip(self.names, np.asarray(total), strict=True) if count > 0)
@@ -131,7 +131,7 @@ class GradientExchange:
                 process_set=self.process_set,
             )
             self._count_sparse(gradient, gradient._values().nbytes + gradient._indices().nbytes)
-            return lambda: self._finish_sparse(parameter, wait().coalesce())
+            return lambda: self._finish_sparse(parameter, self._guarded(wait).coalesce())
         self._sequence[name] += 1
         identity = f"{self.scope}\0{name}\0{self._sequence[name]}\0{self.reducer.rank}".encode()
         key = int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")
@@ -142,12 +142,15 @@ class GradientExchange:
         scale = 1.0 / self.reducer.size if self.average else 1.0
 
         def wait_and_sum() -> torch.Tensor:
-            with watchdog.guarded(self.reducer):
-                messages = mpi_ops.synchronize(handle)
+            messages = self._guarded(lambda: mpi_ops.synchronize(handle))
             parts = sparse.unpack(messages, codec, parameter.shape)
             return self._finish_sparse(parameter, sparse.combine(parts, gradient, scale))
 
         return wait_and_sum
+
+    def _guarded(self, wait: Callable[[], torch.Tensor]) -> torch.Tensor:
+        with watchdog.guarded(self.reducer):
+            return wait()
 
     @staticmethod
     def _finish_sparse(parameter: torch.Tensor, total: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,8 +71,8 @@ def submit(
     for i, (tensor, output) in enumerate(zip(tensors, outputs, strict=True)):
         full = f"{name}_{i + 1}of{len(tensors)}" if grouped else name
         codec = choice.codec_for(spec_of(full, tensor), reducer.config.min_elements)
-        if not named and "error_feedback" in codec.get_config():
-            codec = codec.replace(error_feedback=False)  # what has no name of its own has no past
+        if not named:
+            codec = _without_feedback(codec)
         host = on_host(tensor)
         plain = output.device.type == "cpu" and output.is_contiguous()
         result = output if plain else torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -86,6 +87,15 @@ def submit(
         )
         parts.append(_Part(handle, host, result, output))
     return Pending(parts, grouped)
+
+
+def _without_feedback(codec: Any) -> Any:
+    """Return `codec` for tensors without a name, hence without a past: what it loses of one is not owed."""
+    if "error_feedback" in codec.get_config():
+        return codec.replace(error_feedback=False)
+    bare = copy.copy(codec)
+    object.__setattr__(bare, "error_feedback", False)  # codecs are frozen; the reducer asks for this
+    return bare
 
 
 class Allreduce(torch.autograd.Function):

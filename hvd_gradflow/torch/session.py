@@ -12,6 +12,7 @@ from hvd_gradflow.torch.watchdog import guarded
 
 _reducers: dict[tuple[int, ...] | None, Reducer] = {}
 _scopes: Counter[int] = Counter()
+_joins: Counter[int] = Counter()
 _extra: Counter[str] = Counter()  # what this front end itself put on Horovod's wire
 _world_ranks: list[int] | None = None  # MPI's world rank of each Horovod rank, where init() was told
 
@@ -58,6 +59,7 @@ def shutdown() -> None:
         reducer.close()
     _reducers.clear()
     _scopes.clear()
+    _joins.clear()
     _world_ranks = None
     horovod().shutdown()
 
@@ -141,7 +143,13 @@ def join(device: int = -1) -> int:
     with guarded(world):
         last = horovod().join(device)
     handle.wait()
+    _joins[id(world)] += 1
     return last
+
+
+def joins(reducer: Reducer) -> int:
+    """Return how often all ranks of `reducer` have joined; what they agreed upon before may not hold after."""
+    return _joins[id(reducer)]
 
 
 def on_horovods_wire(counts: Counter[str], bytes_sent: float, uncompressed: float) -> None:

@@ -130,19 +130,5 @@ def counters(path):
         wire_counters(3)
 
 
-@check
-def joining_is_refused(path):
-    model = nn.Linear(64, 64)
-    bound = Compression.int8.bind(model)
-    opt = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters(), bound)
-    if hvd.rank() == hvd.size() - 1:
-        hvd.join()
-    else:
-        model(torch.ones(1, 64)).sum().backward()
-        with raises(GradflowError, f"[{hvd.size() - 1}]", "join"):
-            opt.synchronize()
-        hvd.join()
-
-
 if __name__ == "__main__":
     main()

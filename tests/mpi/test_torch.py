@@ -1,0 +1,115 @@
+"""The torch front end on real ranks: ``torch_*.py``, each with many checks, since a launch is dear.
+
+``GRADFLOW_RANKS_PER_NODE=1`` makes every rank a node of its own, so that what is exchanged is encoded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("horovod.torch")
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.mpi
+APART = {"GRADFLOW_RANKS_PER_NODE": "1"}
+PAIRS = {"GRADFLOW_RANKS_PER_NODE": "2"}  # three ranks: nodes of two and of one
+
+
+def checks_of(program: str) -> set[str]:
+    return set(re.findall(r"^@check\ndef (\w+)", (HERE / program).read_text(), re.MULTILINE))
+
+
+def all_ok(run, names) -> None:
+    run.check()
+    assert set(re.findall(r"^OK (\w+)", run.stdout, re.MULTILINE)) == set(names), run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("path", ["dropin", "stock"])
+def test_training(mpirun, path):
+    run = mpirun(2, [HERE / "torch_training.py", path], timeout=240, env=APART)
+    all_ok(run, checks_of("torch_training.py"))
+
+
+@pytest.mark.parametrize("path", ["dropin", "stock"])
+def test_training_on_unequal_nodes(mpirun, path):
+    names = [
+        "every_codec",
+        "shapes_strides_dtypes",
+        "frozen_and_unused",
+        "sum_predivide_groups",
+        "large_values",
+    ]
+    run = mpirun(3, [HERE / "torch_training.py", path, *names], timeout=240, env=PAIRS)
+    all_ok(run, names)
+
+
+@pytest.mark.parametrize("path", ["dropin", "stock"])
+def test_training_in_one_node(mpirun, path):
+    names = [
+        "shapes_strides_dtypes",
+        "gradient_scaler",
+        "residuals_survive",
+        "adam_and_broadcast",
+        "fewer_bytes",
+    ]
+    all_ok(mpirun(3, [HERE / "torch_training.py", path, *names], timeout=240), names)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_dropin(mpirun, ranks):
+    run = mpirun(ranks, [HERE / "torch_dropin.py", "dropin"], timeout=240, env=APART)
+    all_ok(run, checks_of("torch_dropin.py"))
+
+
+def test_stock_under_horovodrun(horovodrun):
+    all_ok(
+        horovodrun(3, [HERE / "torch_stock.py", "stock"], timeout=240, env=APART), checks_of("torch_stock.py")
+    )
+
+
+@pytest.mark.parametrize("path", ["dropin", "stock"])
+def test_process_sets(mpirun, path):
+    all_ok(mpirun(3, [HERE / "torch_sets.py", path], timeout=240, env=APART), checks_of("torch_sets.py"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "path", "settings", "sentence"),
+    [
+        (["other_size"], "dropin", {}, r"'w'.*ranks \[1\] .*18 elements.* 17"),
+        (["other_size", "5000"], "dropin", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
+        (["other_size", "5000"], "stock", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
+        (["other_order"], "dropin", {}, r"'weight'.*ranks \[1\] .*2048 elements.* 4096"),
+        (["never"], "dropin", {"GRADFLOW_SUBMIT_TIMEOUT": "3"}, r"ranks \[1\] have not submitted"),
+        (["stopped"], "stock", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
+        (["crash"], "dropin", {}, r"rank 1 ended with RuntimeError: out of data"),
+        (["join_bound"], "stock", {}, r"'weight', sequence 1.*ranks \[1\] took no part.*join"),
+    ],
+)
+def test_ends_in_an_error(mpirun, mode, path, settings, sentence):
+    run = mpirun(
+        2, [HERE / "torch_faults.py", mode[0], path, *mode[1:]], timeout=120, env={**APART, **settings}
+    )
+    assert run.returncode != 0 and not run.timed_out, run.stdout + run.stderr
+    assert re.search(sentence, run.stderr), run.stderr
+
+
+def test_mpi_without_threads_is_refused(mpirun):
+    run = mpirun(
+        1, [HERE / "torch_faults.py", "cannot_carry", "dropin"], env={"HOROVOD_MPI_THREADS_DISABLE": "1"}
+    )
+    run.check()
+    assert "OK" in run.stdout and run.stdout.count("REFUSED") == 2
+    assert "Compression.int8: compressed gradients need MPI_THREAD_MULTIPLE" in run.stdout
+
+
+def test_gloo_is_refused(mpirun):
+    ranks = {f"HOROVOD_{kind}{what}": str(value) for kind in ("", "LOCAL_", "CROSS_") for what, value in
+             (("RANK", 0), ("SIZE", 1))}  # fmt: skip
+    env = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", **ranks}
+    run = mpirun(1, [HERE / "torch_faults.py", "cannot_carry", "dropin"], env=env)
+    run.check()
+    assert "OK" in run.stdout and run.stdout.count("REFUSED") == 2
+    assert "this job runs under Gloo: start it with mpirun" in run.stdout
