@@ -76,20 +76,46 @@ inline void store_f32(const float *src, float scale, void *dst, int dtype, size_
   }
 }
 
+// One vector at a time: a longer memcpy goes by smaller pieces, which then stall the vector load.
+template <typename T, typename V>
+inline void load_vector(const T *p, V *v) {
+  memcpy(v, p, sizeof *v);
+}
+
+template <typename T, typename V>
+inline void store_vector(T *p, const V &v) {
+  memcpy(p, &v, sizeof v);
+}
+
+template <typename T, typename V>
+inline void load_four(const T *p, V *a, V *b, V *c, V *d) {
+  constexpr size_t lanes = sizeof(V) / sizeof(T);
+  load_vector(p, a);
+  load_vector(p + lanes, b);
+  load_vector(p + 2 * lanes, c);
+  load_vector(p + 3 * lanes, d);
+}
+
 // Reads all sources of a position before it writes there, so dst may be one of them.
 template <typename T, typename V>
 inline void sum_of(T *dst, const T *const *srcs, int count, T scale, size_t n) {
   constexpr size_t lanes = sizeof(V) / sizeof(T);
   size_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    V acc[4], v[4];
-    memcpy(acc, srcs[0] + i, sizeof acc);
+    V a, b, c, d;
+    load_four(srcs[0] + i, &a, &b, &c, &d);
     for (int s = 1; s < count; ++s) {
-      memcpy(v, srcs[s] + i, sizeof v);
-      for (int k = 0; k < 4; ++k) acc[k] += v[k];
+      V e, f, g, h;
+      load_four(srcs[s] + i, &e, &f, &g, &h);
+      a += e;
+      b += f;
+      c += g;
+      d += h;
     }
-    for (int k = 0; k < 4; ++k) acc[k] *= scale;
-    memcpy(dst + i, acc, sizeof acc);
+    store_vector(dst + i, a * scale);
+    store_vector(dst + i + lanes, b * scale);
+    store_vector(dst + i + 2 * lanes, c * scale);
+    store_vector(dst + i + 3 * lanes, d * scale);
   }
   for (; i < n; ++i) {
     T acc = srcs[0][i];
@@ -106,25 +132,30 @@ inline void sum_f64(double *dst, const double *const *srcs, int count, double sc
   sum_of<double, Double4>(dst, srcs, count, scale, n);
 }
 
+inline void add_squares(const float *x, Double4 *sum) {
+  Int4 bits;
+  load_vector(x, &bits);
+  bits &= (bits & 0x7f800000) != 0x7f800000;  // what is not finite becomes zero
+  Float4 v;
+  memcpy(&v, &bits, sizeof v);
+  const Double4 d = __builtin_convertvector(v, Double4);
+  *sum += d * d;
+}
+
 // Eight lanes, lane j adding the squares of elements j, j + 8, ... in double, where they are exact; then
 // ((0+4) + (1+5)) + ((2+6) + (3+7)).
 inline double energy(const float *x, size_t n) {
   Double4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
-  for (size_t i = 0; i < n; i += 8) {
-    Float4 v[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-    if (n - i >= 8)
-      memcpy(v, x + i, sizeof v);
-    else
-      memcpy(v, x + i, (n - i) * sizeof(float));
-    for (int k = 0; k < 2; ++k) {
-      Int4 bits;
-      memcpy(&bits, &v[k], sizeof bits);
-      bits &= (bits & 0x7f800000) != 0x7f800000;
-      memcpy(&v[k], &bits, sizeof bits);
-    }
-    const Double4 a = __builtin_convertvector(v[0], Double4), b = __builtin_convertvector(v[1], Double4);
-    low += a * a;
-    high += b * b;
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    add_squares(x + i, &low);
+    add_squares(x + i + 4, &high);
+  }
+  if (i < n) {
+    float rest[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    memcpy(rest, x + i, (n - i) * sizeof(float));
+    add_squares(rest, &low);
+    add_squares(rest + 4, &high);
   }
   const Double4 s = low + high;
   return (s[0] + s[1]) + (s[2] + s[3]);

@@ -2,6 +2,8 @@
 // front of a block and return how many elements they did; the scalar loops do the rest. No include guard by
 // design: included inside each level's namespace, after scalar_blocks.h and the level's Simd.
 
+// The maximum of the block that comes next is found before a block is encoded: the two do not wait for each
+// other, and the next block is in the cache by then.
 inline uint32_t any_block_max(const EncodeRun &b) {
   uint32_t m = 0;
   const size_t done = Simd::max_abs(b, &m);
@@ -20,6 +22,10 @@ inline EncodeRun block_of(const EncodeRun &run, int bits, size_t begin) {
   b.first += begin;
   b.codes += begin * (size_t)bits / 8;
   return b;
+}
+
+inline uint32_t max_of_block(const EncodeRun &run, size_t begin) {
+  return begin < run.n ? any_block_max(block_of(run, 8, begin)) : 0;
 }
 
 inline DecodeRun block_of(const DecodeRun &run, int bits, size_t begin) {
@@ -41,10 +47,12 @@ template <int kBits>
 bool encode_uniform_of(const EncodeRun &run) {
   constexpr int32_t levels = (1 << (kBits - 1)) - 1;
   bool nonfinite = false;
+  uint32_t next_max = max_of_block(run, 0);
   uint8_t *scale = run.scales;
   for (size_t begin = 0; begin < run.n; begin += run.block, scale += 4) {
     const EncodeRun b = block_of(run, kBits, begin);
-    const uint32_t m = any_block_max(b);
+    const uint32_t m = next_max;
+    next_max = max_of_block(run, begin + run.block);
     if (m == 0 || m >= GF_INF_BITS) {
       nonfinite |= m != 0;
       store_u32(scale, m ? GF_CANONICAL_NAN : 0u);
@@ -93,10 +101,12 @@ inline void decode_uniform(int bits, const DecodeRun &run) {
 
 inline bool encode_log4(const EncodeRun &run) {
   bool nonfinite = false;
+  uint32_t next_max = max_of_block(run, 0);
   uint8_t *scale = run.scales;
   for (size_t begin = 0; begin < run.n; begin += run.block, ++scale) {
     const EncodeRun b = block_of(run, 4, begin);
-    const uint32_t m = any_block_max(b);
+    const uint32_t m = next_max;
+    next_max = max_of_block(run, begin + run.block);
     if (m == 0 || m >= GF_INF_BITS) {
       nonfinite |= m != 0;
       *scale = m ? GF_LOG4_NONFINITE : 0u;
@@ -128,10 +138,12 @@ inline void decode_log4(const DecodeRun &run) {
 
 inline bool encode_fp16(const EncodeRun &run) {
   bool nonfinite = false;
+  uint32_t next_max = max_of_block(run, 0);
   uint8_t *scale = run.scales;
   for (size_t begin = 0; begin < run.n; begin += run.block, ++scale) {
     const EncodeRun b = block_of(run, 16, begin);
-    const uint32_t m = any_block_max(b);
+    const uint32_t m = next_max;
+    next_max = max_of_block(run, begin + run.block);
     if (m == 0 || m >= GF_INF_BITS) {
       nonfinite |= m != 0;
       *scale = m ? GF_HALF_NONFINITE : 0u;
