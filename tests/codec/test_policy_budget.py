@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_gradflow.codec.policy_budget import Choice, allocate, cheapest
+from hvd_gradflow.codec.policy_budget import PINNED, Choice, allocate, cheapest
 
 
 def ladder(weight, n=100):
@@ -50,12 +50,12 @@ def test_a_choice_that_is_larger_and_worse_is_never_taken():
 
 
 tensors = st.lists(
-    st.lists(st.tuples(st.integers(1, 50), st.floats(0, 100)), min_size=1, max_size=4), min_size=1, max_size=4
+    st.lists(st.tuples(st.integers(1, 50), st.floats(0, 100)), min_size=1, max_size=4), min_size=1, max_size=5
 )
 
 
 @given(tensors, st.integers(0, 200))
-def test_budget_holds_and_error_is_near_the_best_possible(sizes, budget):
+def test_budget_holds_and_error_is_the_best_possible_or_near(sizes, budget):
     options = {
         f"t{i}": [Choice(f"c{j}", size, error) for j, (size, error) in enumerate(choices)]
         for i, choices in enumerate(sizes)
@@ -68,6 +68,21 @@ def test_budget_holds_and_error_is_near_the_best_possible(sizes, budget):
     assert used <= budget
     fitting = [p for p in product(*options.values()) if sum(c.bytes for c in p) <= budget]
     best = min(sum(c.error for c in p) for p in fitting)
-    # Greedy on convex hulls misses the optimum by less than one step of one tensor.
-    largest_step = max(max(c.error for c in o) - min(c.error for c in o) for o in options.values())
-    assert error <= best + largest_step + 1e-9
+    # Greed misses the optimum by less than one step of one tensor; the largest are not left to it.
+    by_size = sorted(options.values(), key=lambda o: -max(c.bytes for c in o))
+    steps = [max(c.error for c in o) - min(c.error for c in o) for o in by_size[PINNED:]]
+    assert error <= best + max(steps, default=0.0) + 1e-9
+
+
+def test_one_tensor_that_holds_most_bytes_does_not_waste_the_budget():
+    weights = {"large": (100.0, 10_000), "a": (200.0, 100), "b": (100.0, 100), "c": (50.0, 100)}
+    options = {name: ladder(weight, n) for name, (weight, n) in weights.items()}
+    # log4 for all takes 5150 bytes. By gain per byte the small ones climb first, and the large one's step
+    # from 2500 to 5000 bytes would fit no more.
+    chosen = allocate(options, budget=5125)
+    assert {name: c.codec for name, c in chosen.items()} == {
+        "large": "log4",
+        "a": "log4",
+        "b": "log4",
+        "c": "int2",
+    }
