@@ -24,7 +24,10 @@ class Config:
 
     backend: str = _setting("cpu", "kernels: compiled (cpu) or reference (numpy)", choices=("cpu", "numpy"))
     simd: str = _setting(
-        "auto", "instruction level of the compiled kernels", choices=("auto", "avx512", "avx2", "portable"), same=False
+        "auto",
+        "instruction level of the compiled kernels",
+        choices=("auto", "avx512", "avx2", "portable"),
+        same=False,
     )
     shm_dir: str = _setting("/dev/shm", "directory of the file that ranks of one node share", same=False)
     ranks_per_node: int = _setting(0, "treat every n local ranks as a node of their own; 0: by host", low=0)
@@ -33,9 +36,13 @@ class Config:
     shm_slots: int = _setting(8, "chunks of each rank that fit into the shared memory of its node", low=2)
     bucket_mib: float = _setting(16.0, "MiB of uncompressed gradient in one bucket", low=0.001)
     min_elements: int = _setting(1024, "gradients with fewer elements are exchanged uncompressed", low=0)
-    submit_warn: float = _setting(60.0, "seconds until ranks that have not submitted a tensor are named", low=0.01)
+    submit_warn: float = _setting(
+        60.0, "seconds until ranks that have not submitted a tensor are named", low=0.01
+    )
     submit_timeout: float = _setting(1800.0, "seconds until they make the job fail", low=0.01)
-    progress_timeout: float = _setting(60.0, "seconds without progress of a peer or link until failure", low=0.05)
+    progress_timeout: float = _setting(
+        60.0, "seconds without progress of a peer or link until failure", low=0.05
+    )
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -43,7 +50,9 @@ class Config:
             if choices and value not in choices:
                 raise ConfigError(f"{variable(f.name)}={value!r}: expected one of {', '.join(choices)}")
             if low is not None and not (low <= value < float("inf")):
-                raise ConfigError(f"{variable(f.name)}={value!r}: expected a finite number of at least {low:g}")
+                raise ConfigError(
+                    f"{variable(f.name)}={value!r}: expected a finite number of at least {low:g}"
+                )
 
     def with_options(self, **options: Any) -> Config:
         """Return a copy with some settings changed; unknown names are refused."""
@@ -86,5 +95,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         try:
             values[f.name] = kind(text)
         except ValueError:
-            raise ConfigError(f"{key}={text!r}: expected {'an integer' if kind is int else 'a number'}") from None
+            raise ConfigError(
+                f"{key}={text!r}: expected {'an integer' if kind is int else 'a number'}"
+            ) from None
     return Config(**values)

@@ -76,8 +76,8 @@ class BlockCodec(KernelCodec):
     Parameters
     ----------
     block : int
-        Elements of a block, a power of two from 32 to 32768. Smaller blocks follow the values more closely and
-        cost more scales.
+        Elements of a block, a power of two from 32 to 32768. Smaller blocks follow the values more closely
+        and cost more scales.
     """
 
     block: int = 256

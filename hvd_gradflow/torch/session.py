@@ -148,7 +148,7 @@ def join(device: int = -1) -> int:
 
 
 def joins(reducer: Reducer) -> int:
-    """Return how often all ranks of `reducer` have joined; what they agreed upon before may not hold after."""
+    """Return how often all ranks of `reducer` have joined: what they agreed upon before may not hold."""
     return _joins[id(reducer)]
 
 
