@@ -34,22 +34,22 @@ inline size_t encode_log4_nearest_front(const EncodeRun &b, uint32_t e) {
   return i;
 }
 
-// Here the magnitude that will be decoded comes first (the residual needs it), its level after.
+// Here the value that will be decoded comes first (the residual needs it), its code after.
 template <bool kResidual, bool kStochastic>
 size_t encode_log4_front(const EncodeRun &b, uint32_t e, uint64_t block_key) {
   const __m256i lowest = _mm256_set1_epi32((int)((e - 6u) << 23));
   const __m256i highest = _mm256_set1_epi32((int)(e << 23));
   const __m256i below_half = _mm256_set1_epi32((int)(e > 7u ? (e - 7u) << 23 : 0x400000u) - 1);
-  const __m256i exponent = _mm256_set1_epi32(0x7f800000);
+  const __m256i exponent = _mm256_set1_epi32(0x7f800000), minus = _mm256_set1_epi32((int)0x80000000u);
   const __m256i base = _mm256_set1_epi8((char)(e - 7u));
   Dither dither(block_key, (uint32_t)b.first);
   size_t i = 0;
   for (; i + 32 <= b.n; i += 32) {
-    __m256i power[4], sign[4];
+    __m256i code[4];
     for (int k = 0; k < 4; ++k) {
       const __m256 v = load_sum<kResidual>(b, i + 8 * k);
-      const __m256i a = abs_of(v);
-      __m256i d;
+      const __m256i a = abs_of(v), sign = _mm256_and_si256(_mm256_castps_si256(v), minus);
+      __m256i power, not_zero = _mm256_setzero_si256();
       if (kStochastic) {
         const __m256i added = _mm256_and_si256(_mm256_cmpgt_epi32(lowest, a), lowest);
         const __m256 from = _mm256_add_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(added));
@@ -57,30 +57,26 @@ size_t encode_log4_front(const EncodeRun &b, uint32_t e, uint64_t block_key) {
             _mm256_add_epi32(_mm256_castps_si256(from), _mm256_srli_epi32(dither.next(), 9));
         const __m256i up = _mm256_and_si256(carried, exponent);
         // lowest - lowest = 0, 2 lowest - lowest = lowest: exact.
-        d = _mm256_castps_si256(_mm256_sub_ps(_mm256_castsi256_ps(up), _mm256_castsi256_ps(added)));
-        d = _mm256_min_epi32(d, highest);
+        power = _mm256_castps_si256(_mm256_sub_ps(_mm256_castsi256_ps(up), _mm256_castsi256_ps(added)));
+        power = _mm256_min_epi32(power, highest);
+        if (kResidual) not_zero = _mm256_cmpgt_epi32(power, _mm256_setzero_si256());
       } else {
-        d = _mm256_and_si256(_mm256_add_epi32(a, _mm256_set1_epi32(0x400000)), exponent);
-        d = _mm256_max_epi32(_mm256_min_epi32(d, highest), lowest);
-        d = _mm256_and_si256(d, _mm256_cmpgt_epi32(a, below_half));
+        power = _mm256_and_si256(_mm256_add_epi32(a, _mm256_set1_epi32(0x400000)), exponent);
+        power = _mm256_max_epi32(_mm256_min_epi32(power, highest), lowest);
+        not_zero = _mm256_cmpgt_epi32(a, below_half);
       }
-      power[k] = _mm256_srli_epi32(d, 23);
-      sign[k] = _mm256_srai_epi32(_mm256_castps_si256(v), 31);
-      if (kResidual) {
-        // A level of zero decodes to +0, never to -0.
-        const __m256i minus = _mm256_andnot_si256(_mm256_cmpeq_epi32(d, _mm256_setzero_si256()), sign[k]);
-        const __m256i value = _mm256_or_si256(d, _mm256_slli_epi32(minus, 31));
-        _mm256_storeu_ps(b.residual + i + 8 * k, _mm256_sub_ps(v, _mm256_castsi256_ps(value)));
-      }
+      __m256i value = _mm256_or_si256(power, sign);
+      if (kResidual) value = _mm256_and_si256(value, not_zero);  // else log4_codes removes the zeros' signs
+      if (kResidual) _mm256_storeu_ps(b.residual + i + 8 * k, _mm256_sub_ps(v, _mm256_castsi256_ps(value)));
+      code[k] = _mm256_srli_epi32(value, 23);
     }
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    // Exponents up to 254 need unsigned saturation in the second packing.
-    const __m256i powers =
-        _mm256_packus_epi16(_mm256_packs_epi32(power[0], power[1]), _mm256_packs_epi32(power[2], power[3]));
-    const __m256i signs =
-        _mm256_packs_epi16(_mm256_packs_epi32(sign[0], sign[1]), _mm256_packs_epi32(sign[2], sign[3]));
+    // Sign and exponent, nine bits in lanes of 16; then a byte of each.
+    const __m256i w0 = _mm256_packs_epi32(code[0], code[1]), w1 = _mm256_packs_epi32(code[2], code[3]);
+    const __m256i low = _mm256_set1_epi16(0xff);
+    const __m256i powers = _mm256_packus_epi16(_mm256_and_si256(w0, low), _mm256_and_si256(w1, low));
+    const __m256i signs = _mm256_packus_epi16(_mm256_srli_epi16(w0, 8), _mm256_srli_epi16(w1, 8));
     const __m256i codes = log4_codes(_mm256_subs_epu8(powers, base), signs);
-    store_codes<4>(b.codes, i, _mm256_permutevar8x32_epi32(codes, order));
+    store_codes<4>(b.codes, i, _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
   }
   return i;
 }
