@@ -72,7 +72,7 @@ def test_the_demo_learns_and_sends_little(train, compression, ratio):
 @pytest.mark.mpi
 def test_a_target_ratio_is_held(train):
     args = ("--compression", "adaptive", "--target-ratio", "6", *ONE_PASS, "--batch-size", "8")
-    assert train(2, DIGITS, *args)["wire_ratio"] >= 0.98 * 6
+    assert 6 <= train(2, DIGITS, *args)["wire_ratio"] < 7.5
 
 
 @pytest.mark.mpi

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from hvd_gradflow.codec import policy_budget
 from hvd_gradflow.codec.importance import Importance
 from hvd_gradflow.codec.policy_base import Policy, Spec, codec_of
-from hvd_gradflow.codec.policy_model import elements, encoded_bytes, expected_error, plain_bytes
+from hvd_gradflow.codec.policy_model import (
+    elements,
+    encoded_bytes,
+    expected_error,
+    message_bytes,
+    plain_bytes,
+)
 from hvd_gradflow.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -201,6 +207,8 @@ class AdaptivePolicy(Policy):
         sizes = {name: plain_bytes(elements(s.shape), s.dtype) for name, s in self._specs.items()}
         total = sum(sizes.values())
         fixed = sum(size for name, size in sizes.items() if self._start[name] == "none")
+        fixed += 2 * message_bytes(fixed // 4)  # around payloads that are headed themselves
+        fixed += 2 * message_bytes(fixed // 4)  # their payloads have a header too
         least = fixed + policy_budget.cheapest(self._choices())
         if total and ratio * least > total:
             raise ConfigError(
@@ -217,12 +225,12 @@ class AdaptivePolicy(Policy):
             if self._start[name] == "none":
                 continue
             n = elements(spec.shape)
-            weight = n * densities[name]
+            weight, around = n * densities[name], message_bytes(n)
             choices[name] = [
                 policy_budget.Choice(
-                    codec, encoded_bytes(self._codecs[codec], n), weight * self._error(name, codec)
+                    c, encoded_bytes(self._codecs[c], n) + around, weight * self._error(name, c)
                 )
-                for codec in CANDIDATES
+                for c in CANDIDATES
             ]
         return choices
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 CHUNK_ELEMENTS = 65536  # elements of one payload at the default GRADFLOW_CHUNK_KIB
+MESSAGE_BYTES = 32  # around a payload: the engine's own header, and the two statistics of a tensor
 # Relative error of log4, nearest, on Gaussian, Laplace and Student-t (3 degrees of freedom) samples in blocks
 # of 64 to 4096: 0.0378 to 0.042 (tests/codec/test_policy_model.py measures it again).
 LOG4_ERROR = 0.038
@@ -22,6 +23,11 @@ def elements(shape: Sequence[int]) -> int:
 def plain_bytes(n: int, dtype: str) -> int:
     """Bytes of `n` uncompressed elements on the wire (float64 stays, everything else travels as float32)."""
     return n * (8 if dtype == "float64" else 4)
+
+
+def message_bytes(n: int) -> int:
+    """Bytes around the payloads of `n` elements; tensors that share a payload need fewer."""
+    return -(-n // CHUNK_ELEMENTS) * MESSAGE_BYTES
 
 
 def encoded_bytes(codec: Any, n: int) -> int:
