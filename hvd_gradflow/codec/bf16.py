@@ -3,13 +3,19 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hvd_gradflow.codec.compiled import KernelCodec
+from hvd_gradflow.codec.compiled import LossyCodec
 from hvd_gradflow.device import wire
 
 
 @dataclass(frozen=True)
-class Bf16(KernelCodec):
-    """Eight significant bits and the whole range of float32; a finite value never rounds to infinity."""
+class Bf16(LossyCodec):
+    """Eight significant bits and the whole range of float32; a finite value never rounds to infinity.
+
+    Parameters
+    ----------
+    error_feedback : bool
+        See :class:`hvd_gradflow.codec.compiled.LossyCodec`.
+    """
 
     name: ClassVar[str] = "bf16"
     wire_id: ClassVar[int] = wire.BF16

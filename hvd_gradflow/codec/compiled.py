@@ -70,11 +70,32 @@ class KernelCodec(Codec):
 
 
 @dataclass(frozen=True)
-class BlockCodec(KernelCodec):
+class LossyCodec(KernelCodec):
+    """A codec whose rounding error a reduction keeps, and adds to what it encodes next.
+
+    Parameters
+    ----------
+    error_feedback : bool
+        False: what is lost is lost, and no memory is spent on it.
+    """
+
+    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.error_feedback, bool):
+            raise ConfigError(
+                f"codec {self.name!r}: error_feedback={self.error_feedback!r}: expected True or False"
+            )
+
+
+@dataclass(frozen=True)
+class BlockCodec(LossyCodec):
     """A codec with a scale for each block of elements.
 
     Parameters
     ----------
+    error_feedback : bool
+        See :class:`LossyCodec`.
     block : int
         Elements of a block, a power of two from 32 to 32768. Smaller blocks follow the values more closely
         and cost more scales.
@@ -83,6 +104,7 @@ class BlockCodec(KernelCodec):
     block: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         try:
             object.__setattr__(self, "block", operator.index(self.block))
         except TypeError:
@@ -103,7 +125,7 @@ class RoundingCodec(BlockCodec):
 
     Parameters
     ----------
-    block : int
+    error_feedback, block
         See :class:`BlockCodec`.
     rounding : {"nearest", "stochastic"}
         Nearest has the smaller error and goes with error feedback; stochastic is unbiased without it.

@@ -41,7 +41,7 @@ def test_unknown_names_list_what_exists():
     with pytest.raises(ConfigError, match=r"unknown codec 'log5'; known: bf16, .*log4"):
         codecs.get("log5")
     with pytest.raises(
-        ConfigError, match=r"codec 'int8': unknown option 'blok'; known: block, rounding, seed"
+        ConfigError, match=r"codec 'int8': unknown option 'blok'; known: block, error_feedback, rounding, seed"
     ):
         codecs.get("int8", blok=3)
     with pytest.raises(ConfigError, match=r"codec 'none': unknown option 'block'; known: it has none"):
