@@ -166,10 +166,10 @@ def api_capsule():
 def simd_levels():
     """Return the names of the instruction levels that this machine has, best first."""
     names = []
-    cdef const Level *const *l = available_levels()
-    while l[0] != NULL:
-        names.append(l[0].name.decode())
-        l += 1
+    cdef const Level *const *found = available_levels()
+    while found[0] != NULL:
+        names.append(found[0].name.decode())
+        found += 1
     return names
 
 
@@ -181,8 +181,8 @@ def simd_level():
 def set_simd_level(str name):
     """Use one level from now on, in the whole process; ``auto`` takes the best."""
     if not set_level(name.encode()):
-        raise ConfigError(
-            f"GRADFLOW_SIMD={name!r}: this machine has {', '.join(simd_levels())}; choose one of these, or auto")
+        listed = ", ".join(simd_levels())
+        raise ConfigError(f"GRADFLOW_SIMD={name!r}: this machine has {listed}; choose one of these, or auto")
 
 
 # ---- DLPack: only what is needed to see where a tensor lies (dlpack.h, versions 0 and 1) -------------
