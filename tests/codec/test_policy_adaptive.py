@@ -207,6 +207,8 @@ def test_options_reach_the_codecs():
     for name in ("fc", "conv"):
         config = table[name].get_config()
         assert (config["block"], config["rounding"], config["seed"]) == (256, "stochastic", 7)
+    bare = AdaptivePolicy(error_feedback=False).start(SPECS, "energy", 1024)
+    assert not any(codec.get_config().get("error_feedback") for codec in bare.values())
     assert policy(window=3).get_config() == {**policy.get_config(), "window": 3}
 
 

@@ -47,6 +47,11 @@ def test_error_feedback_settles_at_the_expected_residual():
     assert np.mean(ratios[10:]) == pytest.approx(expected_error(chosen), rel=0.3)
 
 
+def test_without_error_feedback_the_residual_is_the_error_of_one_encoding():
+    chosen = codec.get("int2", error_feedback=False)
+    assert expected_error(chosen) == rounding_error(chosen) < expected_error(codec.get("int2"))
+
+
 def test_bits_order_errors():
     errors = [expected_error(codec.get(name)) for name in ("int2", "int4", "int8", "bf16", "none")]
     assert errors == sorted(errors, reverse=True)
