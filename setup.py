@@ -106,6 +106,9 @@ def make_extension(name: str, pyx: str, folder: str, mpi: bool) -> list[Extensio
 
 
 def extensions() -> list[Extension]:
+    # Set by scripts/setup_env.py, which builds in place itself: pip keeps no objects from one build to the next.
+    if os.environ.get("GRADFLOW_BUILD_EXTENSIONS") == "0":
+        return []
     modules = make_extension("hvd_gradflow.device._kernels", "_kernels.pyx", "kernels", mpi=False)
     modules += make_extension("hvd_gradflow.reduce._engine", "_engine.pyx", "engine", mpi=True)
     if not modules:

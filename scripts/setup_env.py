@@ -173,7 +173,9 @@ def setup(args: argparse.Namespace) -> None:
     env.step(
         "project",
         [pins, extras, mpicxx, metadata],
-        lambda: env.pip_install(constraints, "--no-build-isolation", "-e", f".[{extras}]", MPICXX=mpicxx),
+        lambda: env.pip_install(
+            constraints, "--no-build-isolation", "-e", f".[{extras}]", GRADFLOW_BUILD_EXTENSIONS="0"
+        ),
     )
     # Quick when nothing changed.
     env.run(python, "setup.py", "-q", "build_ext", "--inplace", MPICXX=mpicxx)
