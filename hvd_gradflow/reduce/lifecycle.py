@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from typing import Any
 
 from hvd_gradflow import events
@@ -17,7 +16,8 @@ _LAST_RESORT = 20.0  # seconds that MPI_Abort may take
 
 _engine: Any = None
 _lock = threading.Lock()
-_reducers: weakref.WeakSet = weakref.WeakSet()
+# Until it is closed the engine reads a reducer's memory, whether or not the program still holds it.
+_reducers: list[Any] = []
 _defaults: dict[tuple[int, ...] | None, Any] = {}
 _previous_hook: Any = None
 
@@ -39,7 +39,8 @@ def engine():
 
 def register(reducer) -> None:
     """Close this reducer at exit, if it is not closed before."""
-    _reducers.add(reducer)
+    _reducers[:] = [r for r in _reducers if not r.closed]
+    _reducers.append(reducer)
 
 
 def default_reducer(ranks=None):
@@ -87,6 +88,9 @@ def _uncaught(kind, value, trace) -> None:
 
 def _at_exit() -> None:
     failed = False
+    # All begin to close before any is waited for: ranks may hold reducers of several sets in different orders.
+    for reducer in _open_reducers():
+        _engine.close(reducer.domain)
     for reducer in _open_reducers():
         if reducer.failure is None:
             reducer.close(quiet=True)
