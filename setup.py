@@ -106,7 +106,7 @@ def make_extension(name: str, pyx: str, folder: str, mpi: bool) -> list[Extensio
 
 
 def extensions() -> list[Extension]:
-    # Set by scripts/setup_env.py, which builds in place itself: pip keeps no objects from one build to the next.
+    # scripts/setup_env.py sets this and builds in place itself, since pip keeps no objects between builds.
     if os.environ.get("GRADFLOW_BUILD_EXTENSIONS") == "0":
         return []
     modules = make_extension("hvd_gradflow.device._kernels", "_kernels.pyx", "kernels", mpi=False)
