@@ -18,24 +18,24 @@ enum gf_rounding { GF_NEAREST = 0, GF_STOCHASTIC = 1 };
 // What a decoder may answer. Everything but GF_WIRE_OK becomes a WireError.
 enum gf_wire_status {
   GF_WIRE_OK = 0,
-  GF_WIRE_TRUNCATED = 1,   // fewer bytes than header + payload length
-  GF_WIRE_MAGIC = 2,       // not one of our payloads
-  GF_WIRE_VERSION = 3,     // a version this build does not read
-  GF_WIRE_CODEC = 4,       // another codec, or another configuration of it, than expected
-  GF_WIRE_COUNT = 5,       // another element count than expected
-  GF_WIRE_LENGTH = 6,      // the payload's length cannot be right for its count
-  GF_WIRE_CHECKSUM = 7,    // CRC32C differs
-  GF_WIRE_CONTENT = 8      // well-formed header, impossible body
+  GF_WIRE_TRUNCATED = 1,  // fewer bytes than header + payload length
+  GF_WIRE_MAGIC = 2,      // not one of our payloads
+  GF_WIRE_VERSION = 3,    // a version this build does not read
+  GF_WIRE_CODEC = 4,      // another codec, or another configuration of it, than expected
+  GF_WIRE_COUNT = 5,      // another element count than expected
+  GF_WIRE_LENGTH = 6,     // the payload's length cannot be right for its count
+  GF_WIRE_CHECKSUM = 7,   // CRC32C differs
+  GF_WIRE_CONTENT = 8     // well-formed header, impossible body
 };
 
 // A codec with its options; plain data, it travels in the engine's messages (32 bytes).
 struct gf_codec_spec {
-  uint16_t id;        // wire id of the codec
-  uint8_t bits;       // bits per code (uniform quantizer), else 0
-  uint8_t rounding;   // gf_rounding
-  uint32_t block;     // elements per block; 1 where the codec has no blocks
-  uint64_t seed;      // of the stochastic rounding
-  uint64_t params[2]; // the codec's own options
+  uint16_t id;         // wire id of the codec
+  uint8_t bits;        // bits per code (uniform quantizer), else 0
+  uint8_t rounding;    // gf_rounding
+  uint32_t block;      // elements per block; 1 where the codec has no blocks
+  uint64_t seed;       // of the stochastic rounding
+  uint64_t params[2];  // the codec's own options
 };
 
 // One stochastic draw is a function of (key, index): the key is made once per payload by gf_dither_key.
@@ -51,12 +51,13 @@ struct gf_codec_ops {
                    uint64_t dither_key, uint64_t first, uint8_t *out);
   // Both check the whole payload before they write; they return a gf_wire_status.
   int (*decode)(void *ctx, const gf_codec_spec *spec, const uint8_t *in, size_t bytes, float *out, size_t n);
-  int (*decode_add)(void *ctx, const gf_codec_spec *spec, const uint8_t *in, size_t bytes, float *acc, size_t n);
+  int (*decode_add)(void *ctx, const gf_codec_spec *spec, const uint8_t *in, size_t bytes, float *acc,
+                    size_t n);
 };
 
 struct gf_api {
-  int version;                                            // GF_API_VERSION
-  const gf_codec_ops *(*find_codec)(uint16_t id);         // null: no such codec in C++
+  int version;                                     // GF_API_VERSION
+  const gf_codec_ops *(*find_codec)(uint16_t id);  // null: no such codec in C++
   uint64_t (*dither_key)(uint64_t seed, uint64_t rank, uint64_t name_hash, uint64_t sequence, uint64_t stage);
   uint32_t (*crc32c)(uint32_t seed, const void *data, size_t bytes);
   // dst[i] = (float) src[i], src of any gf_dtype. Returns 1 if every element is finite, else 0.

@@ -91,7 +91,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise ConfigError(f"unknown variable {key}{hint}; known: {', '.join(sorted(kinds))}")
         f = kinds[key]
-        kind = type(f.default)
+        kind: Any = type(f.default)
         try:
             values[f.name] = kind(text)
         except ValueError:

@@ -88,7 +88,7 @@ def _uncaught(kind, value, trace) -> None:
 
 def _at_exit() -> None:
     failed = False
-    # All begin to close before any is waited for: ranks may hold reducers of several sets in different orders.
+    # All begin to close before any is waited for: ranks may hold several reducers in different orders.
     for reducer in _open_reducers():
         _engine.close(reducer.domain)
     for reducer in _open_reducers():
