@@ -142,7 +142,7 @@ def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
     horovods_step = cls.step
 
     def step(self: Any, closure: Any = None) -> Any:
-        if closure is None or not self._should_synchronize or not hasattr(self, "_requires_update"):
+        if closure is None or not self._should_synchronize:
             return horovods_step(self, closure)
 
         def reduced_closure() -> Any:
@@ -160,15 +160,15 @@ def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
             return _Stock.zero_grad(self)  # raises
         return super(cls, self).zero_grad(*args, **kwargs)
 
-    step.hooked = True  # torch must not wrap it once more: horovods_step is wrapped already
+    vars(step)["hooked"] = True  # torch must not wrap it once more: horovods_step is wrapped already
     cls.zero_grad = zero_grad
     if hasattr(wrapped, "op"):  # not the Adasum optimizer, which has a way of its own
         cls.step = step
-    for method in (residual_state, load_residual_state):
-        setattr(cls, method.__name__, method)
+    methods: list[Any] = [residual_state, load_residual_state]
     if exchange is not None:
-        for method in (_allreduce_grad_async, _grouped_allreduce_grad_async, synchronize, load_state_dict):
-            setattr(cls, method.__name__, method)
+        methods += [_allreduce_grad_async, _grouped_allreduce_grad_async, synchronize, load_state_dict]
+    for method in methods:
+        setattr(cls, method.__name__, method)
 
 
 def _allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[Any, Any]:

@@ -16,7 +16,8 @@ from hvd_gradflow.torch import Compression
 torch.set_num_threads(1)
 
 
-def wrapped(hvd, model, bind=False, **options):
+def wrapped(hvd, model, bind=None, **options):
+    bind = hvd.__name__ == "horovod.torch" if bind is None else bind
     compression = Compression.int8.bind(model) if bind else Compression.int8
     sgd = torch.optim.SGD(model.parameters(), 0.1)
     return hvd.DistributedOptimizer(sgd, model.named_parameters(), compression=compression, **options)
@@ -57,7 +58,7 @@ def never(hvd):
 def stopped(hvd):
     """Rank 1 is stopped while rank 0 waits for a token in Horovod."""
     model = nn.Linear(64, 64)
-    opt = wrapped(hvd, model, bind=True)
+    opt = wrapped(hvd, model)
     train(hvd, model, opt, 2)
     if hvd.rank() == 1:
         print("stopping", flush=True)
@@ -78,7 +79,7 @@ def crash(hvd):
 def join_bound(hvd):
     """A rank joins, and the others' compressor is bound."""
     model = nn.Linear(64, 64)
-    opt = wrapped(hvd, model, bind=True)
+    opt = wrapped(hvd, model)
     if hvd.rank() == hvd.size() - 1:
         hvd.join()
     train(hvd, model, opt)
