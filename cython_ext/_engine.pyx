@@ -8,6 +8,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
+from posix.unistd cimport getpid
 from libcpp cimport bool as cbool
 from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
@@ -38,7 +39,7 @@ from engine_api cimport (
 
 import numpy as np
 
-from hvd_gradflow import errors
+from hvd_gradflow import errors, events
 
 FLAG_STATISTICS = 2
 FLAG_ERROR_FEEDBACK = 4
@@ -113,19 +114,20 @@ cdef class NativeEngine:
     cdef Engine *engine
     cdef const gf_api *api
     cdef dict codecs
+    cdef int pid
 
-    def __cinit__(self, capsule, warn):
+    def __cinit__(self, capsule):
         self.api = <const gf_api *> PyCapsule_GetPointer(capsule, GF_API_CAPSULE)
         if self.api.version != GF_API_VERSION:
             raise ImportError(f"kernels have interface {self.api.version}, the engine expects {GF_API_VERSION}; "
                               "run `make build`")
         self.engine = new Engine(self.api)
         self.codecs = {}
-        _on_warning[:] = [warn]
-        self.engine.on_warning(_warned)
+        self.pid = getpid()
 
     def __dealloc__(self):
-        if self.engine != NULL:
+        # After a fork the thread is not there to be waited for.
+        if self.engine != NULL and self.pid == getpid():
             with nogil:
                 self.engine.stop()
             del self.engine
@@ -232,7 +234,7 @@ cdef class NativeEngine:
 
     def wait(self, NativeUnit unit, timeout=None):
         """Wait until a unit is final; False if the time (seconds) ran out. Ctrl-C works."""
-        cdef double left = -1 if timeout is None else timeout
+        cdef double left = -1 if timeout is None else max(0.0, timeout)
         cdef double part
         cdef cbool final = False
         while True:
@@ -286,6 +288,15 @@ cdef class NativeEngine:
             "peak_under_way": t.peak_under_way.load(),
             "units": t.units.load(),
         }
+
+    def warnings(self):
+        """Yield the engine's warnings until it stops; blocks without the interpreter lock."""
+        cdef string text
+        while not self.engine.stopped():
+            with nogil:
+                text = self.engine.next_warning(1.0)
+            if not text.empty():
+                yield text.decode("utf-8", "replace")
 
     def stop(self):
         """End the thread, whatever is under way."""

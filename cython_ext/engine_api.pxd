@@ -101,7 +101,8 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
     cdef cppclass Engine "gf::Engine":
         Engine(const gf_api *) except +
         void add_codec(uint16_t, const gf_codec_ops &)
-        void on_warning(void (*)(const char *) noexcept nogil)
+        string next_warning(double)
+        cbool stopped()
         int open(MPI_Comm, const Topology &, const Options &, void *, const string &) except +
         void submit(int, const shared_ptr[Unit] &)
         void close(int)

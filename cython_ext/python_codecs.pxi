@@ -17,7 +17,7 @@ cdef size_t _max_encoded_size(void *ctx, const gf_codec_spec *spec, size_t n) no
         return _codec(ctx, spec).max_encoded_size(n)
     except BaseException as error:
         _report(error)
-        return 0
+        return <size_t> -1  # fits nowhere
 
 
 cdef size_t _encode(void *ctx, const gf_codec_spec *spec, const float *x, float *residual, size_t n, uint64_t key,
@@ -62,19 +62,4 @@ cdef int _decode_add(void *ctx, const gf_codec_spec *spec, const uint8_t *data, 
 
 
 cdef void _report(error) noexcept:
-    _warn_text(f"a codec written in Python failed: {type(error).__name__}: {error}")
-
-
-_on_warning = []
-
-
-def _warn_text(text):
-    for callback in _on_warning:
-        callback(text)
-
-
-cdef void _warned(const char *text) noexcept with gil:
-    try:
-        _warn_text(text.decode("utf-8", "replace"))
-    except BaseException:
-        return  # a warning must not end the engine's thread
+    events.warn("a codec written in Python failed: %s: %s", type(error).__name__, error)

@@ -13,9 +13,19 @@ from hvd_gradflow.errors import ConfigError
 PREFIX = "GRADFLOW_"
 
 
-def _setting(default: Any, doc: str, *, low: float | None = None, choices: tuple = (), same: bool = True):
+def _setting(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float = float("inf"),
+    choices: tuple = (),
+    same: bool = True,
+):
     """Describe one setting; ``same`` marks those that all ranks must agree on."""
-    return field(default=default, metadata={"doc": doc, "low": low, "choices": choices, "same": same})
+    return field(
+        default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices, "same": same}
+    )
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Config:
     )
     shm_dir: str = _setting("/dev/shm", "directory of the file that ranks of one node share", same=False)
     ranks_per_node: int = _setting(0, "treat every n local ranks as a node of their own; 0: by host", low=0)
-    chunk_kib: int = _setting(256, "KiB of uncompressed gradient in one chunk", low=4)
+    chunk_kib: int = _setting(256, "KiB of uncompressed gradient in one chunk", low=4, high=2**20)
     window: int = _setting(8, "chunks under way to one peer, in one direction", low=1)
     shm_slots: int = _setting(8, "chunks of each rank that fit into the shared memory of its node", low=2)
     bucket_mib: float = _setting(16.0, "MiB of uncompressed gradient in one bucket", low=0.001)
@@ -47,11 +57,13 @@ class Config:
     def __post_init__(self) -> None:
         for f in fields(self):
             value, low, choices = getattr(self, f.name), f.metadata["low"], f.metadata["choices"]
+            high = f.metadata["high"]
             if choices and value not in choices:
                 raise ConfigError(f"{variable(f.name)}={value!r}: expected one of {', '.join(choices)}")
-            if low is not None and not (low <= value < float("inf")):
+            if low is not None and not (low <= value <= high and value < float("inf")):
+                most = "" if high == float("inf") else f" and at most {high:g}"
                 raise ConfigError(
-                    f"{variable(f.name)}={value!r}: expected a finite number of at least {low:g}"
+                    f"{variable(f.name)}={value!r}: expected a finite number of at least {low:g}{most}"
                 )
 
     def with_options(self, **options: Any) -> Config:

@@ -68,6 +68,7 @@ bool Control::progress() {
     check_mpi(MPI_Imrecv(message->bytes.data(), bytes, MPI_BYTE, &handle, &message->request), "MPI_Imrecv");
     receives_.push_back(std::move(message));
   }
+  if (receives_.empty()) return moved;
   // In order between two ranks; a message that is not yet whole holds up its own sender's only.
   std::vector<bool> held(heard_.size(), false);
   for (size_t i = 0; i < receives_.size();) {

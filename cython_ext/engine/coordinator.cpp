@@ -44,6 +44,7 @@ void Coordinator::open(int size, const Options &options, Go go, Fail fail, Warn 
 
 void Coordinator::announce(int rank, Announcement announcement) {
   const uint64_t key = announcement.spec.name_hash;
+  last_word_ = now();
   if (!announcement.manifest.empty()) manifests_[announcement.digest] = announcement.manifest;
   Pending &pending = pending_[key];
   if (pending.said.empty()) {
@@ -57,10 +58,13 @@ void Coordinator::announce(int rank, Announcement announcement) {
 }
 
 void Coordinator::join(int rank) {
+  if (has_joined_[rank]) return;
   has_joined_[rank] = true;
   ++joined_count_;
   last_joined_ = rank;
+  last_word_ = now();
   consider_all();
+  check_join();
   if (joined_count_ == size_ && pending_.empty()) {
     has_joined_.assign(static_cast<size_t>(size_), false);
     joined_count_ = 0;
@@ -75,6 +79,22 @@ void Coordinator::bye(int rank) {
   for (auto &entry : pending_) {
     if (gone(entry.second)) return;
   }
+  check_join();
+}
+
+std::vector<int> Coordinator::not_joined(bool ended_only) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!has_joined_[rank] && (has_ended_[rank] || !ended_only)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Fails if some rank waits in a join for one that has ended.
+void Coordinator::check_join() {
+  if (joined_count_ == 0 || byes_ == 0) return;
+  const std::vector<int> ended = not_joined(true);
+  if (!ended.empty()) fail_(Failure::kPeer, "join: ranks " + list_of(ended) + " have ended without joining");
 }
 
 // Fails if a rank that ended is missed by this unit.
@@ -107,7 +127,10 @@ void Coordinator::consider_all() {
 
 void Coordinator::consider(uint64_t key) {
   auto found = pending_.find(key);
-  if (found == pending_.end() || !missing(found->second).empty()) return;
+  if (found == pending_.end()) return;
+  // Cheap and never wrong: a rank that announced and then joined is counted twice.
+  if (found->second.said.size() + static_cast<size_t>(joined_count_) < static_cast<size_t>(size_)) return;
+  if (!missing(found->second).empty()) return;
   Pending pending = std::move(found->second);
   pending_.erase(found);
   bool finite = true;
@@ -156,6 +179,12 @@ void Coordinator::disagree(const Pending &pending) {
 }
 
 void Coordinator::watch(double time) {
+  if (joined_count_ > 0 && time - last_word_ > options_.submit_timeout) {
+    fail_(Failure::kPeer,
+          "join: ranks " + list_of(not_joined(false)) + " have neither joined nor submitted anything for " +
+              std::to_string(static_cast<long>(options_.submit_timeout)) + " s (submit_timeout)");
+    return;
+  }
   for (auto &entry : pending_) {
     Pending &pending = entry.second;
     const double waited = time - pending.since;
@@ -178,6 +207,7 @@ void Coordinator::watch(double time) {
 
 void Coordinator::forgive(double seconds) {
   for (auto &entry : pending_) entry.second.since += seconds;
+  last_word_ += seconds;
 }
 
 namespace {

@@ -52,6 +52,8 @@ class Coordinator {
   void consider_all();
   void disagree(const Pending &pending);
   bool gone(const Pending &pending);
+  std::vector<int> not_joined(bool ended_only) const;
+  void check_join();
 
   int size_ = 1;
   Options options_;
@@ -64,6 +66,7 @@ class Coordinator {
   std::vector<bool> has_joined_, has_ended_;
   int joined_count_ = 0, byes_ = 0, last_joined_ = 0;
   uint64_t arrivals_ = 0;
+  double last_word_ = 0;  // when any rank last announced or joined
 };
 
 // The difference of what two groups of ranks said, in one sentence; empty if there is none.

@@ -42,6 +42,7 @@ void Domain::start() {
         });
   }
   zeros_.assign(options_.chunk_bytes, 0);
+  if (shared_) own_.resize(options_.chunk_bytes);
   scratch_.resize(options_.chunk_bytes);
   if (topology_.node_count() == 1) return;
   std::vector<int> peers;
@@ -99,6 +100,10 @@ void Domain::submit(const UnitPtr &unit) {
 }
 
 void Domain::begin_join(const UnitPtr &unit) {
+  if (join_) {
+    end_failed(unit, Failure::kInternal, "this rank has joined already; wait for that");
+    return;
+  }
   join_ = unit;
   if (topology_.rank == 0) {
     coordinator_.join(0);
@@ -126,15 +131,21 @@ void Domain::go(const UnitSpec &spec) {
     run.unit->state.store(UnitState::kRunning);
   }
   run.ops = host_->find_codec(spec.codec.id);
-  if (!run.ops) {
-    fail(Failure::kInternal, "no codec has the id " + std::to_string(spec.codec.id), true);
-    return;
-  }
+  auto refuse = [&](const std::string &text) {
+    end_failed(run.unit, Failure::kInternal, text);
+    fail(Failure::kInternal, text, true);
+  };
+  if (!run.ops) return refuse("no codec has the id " + std::to_string(spec.codec.id));
   const uint64_t owners = static_cast<uint64_t>(topology_.slices) * topology_.node_count();
   const size_t room = options_.chunk_bytes + options_.chunk_bytes / 8 + 4096;
-  run.geometry = Geometry::of(spec, options_.chunk_bytes, owners, [&](uint64_t n) {
+  auto fits = [&](uint64_t n) {
     return spec.dtype == GF_F64 || run.ops->max_encoded_size(run.ops->ctx, &spec.codec, n) <= room;
-  });
+  };
+  run.geometry = Geometry::of(spec, options_.chunk_bytes, owners, fits);
+  if (!fits(run.geometry.chunk)) {
+    return refuse("a block of the codec with id " + std::to_string(spec.codec.id) + " may need more than " +
+                  std::to_string(room) + " bytes: raise GRADFLOW_CHUNK_KIB");
+  }
   run.first = next_chunk_;
   run.remaining = run.geometry.chunks;
   if (spec.flags & kStatistics) run.energies.resize(run.geometry.chunks);
@@ -330,31 +341,54 @@ void Domain::watch(double time) {
     const bool hears = rank != topology_.rank && (coordinates || rank == 0);
     if (hears && time - control_.heard(rank) > options_.progress_timeout) silent.push_back(rank);
   }
-  std::string what = name_;
-  if (!running_.empty() && running_.front().unit) {
-    what = "tensor '" + running_.front().unit->name + "'";
-  } else if (!submitted_.empty()) {
-    what = "tensor '" + submitted_.begin()->second->name + "'";
-  }
+  const bool stuck =
+      !running_.empty() && time - last_step_ > options_.progress_timeout + 2 * heartbeat_every_;
+  if (silent.empty() && !stuck) return;
   const std::string seconds = std::to_string(options_.progress_timeout);
   const std::string limit = seconds.substr(0, seconds.find('.') + 2) + " s (GRADFLOW_PROGRESS_TIMEOUT)";
   if (!silent.empty()) {
     fail(Failure::kPeer,
-         what + ": ranks " + list_of(silent) + " have been silent for " + limit +
+         subject() + ": ranks " + list_of(silent) + " have been silent for " + limit +
              "; they have stopped or died, or cannot be reached",
          true);
-  } else if (!running_.empty() && time - last_step_ > options_.progress_timeout + 2 * heartbeat_every_) {
+  } else {
     fail(Failure::kPeer,
-         what + ": no progress for " + limit + "; rank " + std::to_string(topology_.rank) +
+         subject() + ": no progress for " + limit + "; rank " + std::to_string(topology_.rank) +
              " waits for ranks " + list_of(awaited()),
          true);
   }
 }
 
+// What this rank waits for, in words.
+std::string Domain::subject() const {
+  if (!running_.empty() && running_.front().unit) return "tensor '" + running_.front().unit->name + "'";
+  if (!submitted_.empty()) return "tensor '" + submitted_.begin()->second->name + "'";
+  return name_;
+}
+
 void Domain::release() {
-  scatter_.close();
-  gather_.close();
+  const bool well = state == DomainState::kClosed;
+  scatter_.close(well);
+  gather_.close(well);
   control_.close();
+  if (!well) return;  // MPI may still read what was sent
+  scatter_slots_.clear();
+  gather_slots_.clear();
+  sums_.clear();
+  for (auto *buffer : {&scratch_, &own_, &total_, &zeros_}) std::vector<uint8_t>().swap(*buffer);
+  coordinator_ = Coordinator();
+}
+
+bool Domain::abandon(const std::string &text) {
+  const bool unfinished = !submitted_.empty() || !running_.empty() || join_;
+  state = unfinished ? DomainState::kFailed : DomainState::kClosed;
+  if (!unfinished) return false;
+  failure = Failure::kInternal;
+  error = text;
+  for (Running &run : running_) end_failed(run.unit, failure, text);
+  end_submitted(text);
+  running_.clear();
+  return true;
 }
 
 }  // namespace gf

@@ -47,7 +47,9 @@ class Domain {
   bool progress(double time);  // true if anything moved
   bool active() const;         // something may arrive soon
   void forgive(double seconds);
-  void release();
+  void release();  // lets go of all memory, if it closed well
+  // Without a word to MPI, which has ended: true if anything was unfinished.
+  bool abandon(const std::string &text);
 
   DomainState state = DomainState::kOpen;
   Failure failure = Failure::kNone;
@@ -96,6 +98,7 @@ class Domain {
   void retire();
   void watch(double time);
   std::vector<int> awaited();
+  std::string subject() const;
 
   // Elements of a chunk: where this rank's input lies (zeros if it has joined) and its output.
   const uint8_t *input(const At &at) const;
@@ -108,7 +111,8 @@ class Domain {
 
   // Arithmetic on a chunk's elements, in the unit's dtype.
   void sum(const At &at, void *out, const std::vector<const void *> &parts, double scale) const;
-  void sum_node(const At &at, void *out, double scale) const;
+  // The sum of the node's inputs, each scaled before it is added: finite inputs have a finite average.
+  void sum_node(const At &at, void *out, double scale);
   void add(const At &at, void *total, const void *part) const { sum(at, total, {total, part}, 1.0); }
   void scaled(const At &at, void *out, const void *in, double scale) const;
 
@@ -148,7 +152,7 @@ class Domain {
   uint64_t sums_made_ = 0, sums_used_ = 0;
   int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
   std::vector<Energy> reduce_energies_;
-  std::vector<uint8_t> scratch_, total_, zeros_;
+  std::vector<uint8_t> scratch_, own_, total_, zeros_;
 
   UnitPtr join_;
   bool bye_told_ = false;

@@ -95,10 +95,18 @@ void Domain::sum(const At &at, void *out, const std::vector<const void *> &parts
   }
 }
 
-void Domain::sum_node(const At &at, void *out, double scale) const {
+void Domain::sum_node(const At &at, void *out, double scale) {
+  const double node_scale = at.run->spec.node_scale;
+  const void *own = input(at);
+  if (topology_.local_size() == 1) {
+    scale *= node_scale;
+  } else if (node_scale != 1.0) {
+    scaled(at, own_.data(), own, node_scale);
+    own = own_.data();
+  }
   std::vector<const void *> parts;
   for (int i = 0; i < topology_.local_size(); ++i) {
-    parts.push_back(i == topology_.local ? input(at) : shared_.stage(i, at.g));
+    parts.push_back(i == topology_.local ? own : shared_.stage(i, at.g));
   }
   sum(at, out, parts, scale);
 }

@@ -23,8 +23,11 @@ bool Domain::resolve(Chunk *cursor, At *at) {
     at->g = run.first + cursor->chunk;
     at->begin = cursor->chunk * run.geometry.chunk;
     at->count = std::min(run.geometry.chunk, run.spec.elements - at->begin);
-    at->slice = static_cast<int>(cursor->chunk % topology_.slices);
-    at->home = static_cast<int>(cursor->chunk / topology_.slices % topology_.node_count());
+    // Units begin at different owners, or those of one chunk would all be rank 0's; always at the same for
+    // one name, since the residual of a chunk lies with its owner.
+    const uint64_t place = cursor->chunk + run.spec.name_hash % 4096;
+    at->slice = static_cast<int>(place % topology_.slices);
+    at->home = static_cast<int>(place / topology_.slices % topology_.node_count());
     at->mine = topology_.owner_local(topology_.node, at->slice) == topology_.local;
     at->at_home = at->home == topology_.node;
     return true;
@@ -40,7 +43,7 @@ bool Domain::step_stage() {
       continue;
     }
     if (!shared_.passed(shared_.reduced(at.g), at.g)) return false;
-    std::memcpy(shared_.stage(topology_.local, at.g), input(at), at.count * at.run->spec.element_bytes());
+    scaled(at, shared_.stage(topology_.local, at.g), input(at), at.run->spec.node_scale);
     shared_.set_staged(topology_.local, at.g);
     advance(&staging_);
     return true;
@@ -62,11 +65,11 @@ bool Domain::step_sum() {
     if (topology_.node_count() == 1) {
       if (!result_free(at.g)) return false;
       uint8_t *result = result_target(at);
-      sum_node(at, result, at.run->spec.node_scale * at.run->spec.home_scale);
+      sum_node(at, result, at.run->spec.home_scale);
       result_done(at, result, {});
     } else if (at.at_home) {
       if (sums_made_ - sums_used_ >= sums_.size()) return false;
-      sum_node(at, sums_[sums_made_++ % sums_.size()].data(), at.run->spec.node_scale);
+      sum_node(at, sums_[sums_made_++ % sums_.size()].data(), 1.0);
     } else {
       const int peer = topology_.owner(at.home, at.slice);
       auto &slots = scatter_slots_[peer];
@@ -74,7 +77,7 @@ bool Domain::step_sum() {
       if (!scatter_.may_send(peer) || !slot.free()) return false;
       ++scatter_counts_[peer];
       slot.reserve(capacity_);
-      sum_node(at, scratch_.data(), at.run->spec.node_scale);
+      sum_node(at, scratch_.data(), 1.0);
       float *res = residual(at);
       const size_t bytes = encode(at, scratch_.data(), res, 0, slot.payload());
       send(at, &scatter_, &slot, {peer}, bytes, measure(at, reinterpret_cast<float *>(scratch_.data()), res));

@@ -15,7 +15,8 @@ constexpr double kNap = 20e-6;          // while something is under way
 constexpr double kLongNap = 500e-6;     // while it has not moved for some time
 constexpr double kIdleNap = 1e-3;       // while nothing is under way here
 constexpr double kLongIdleNap = 10e-3;  // nor was for some time; a submit ends it at once
-constexpr double kStoodStill = 1.0;     // a gap between two rounds that only a stopped process has
+constexpr const char *kEnded = "the engine has ended, since MPI was finalized or the program exits";
+constexpr double kStoodStill = 1.0;  // a gap between two rounds that only a stopped process has
 
 void nap(double seconds) {
   timespec t{0, static_cast<long>(seconds * 1e9)};
@@ -39,7 +40,9 @@ Engine::Engine(const gf_api *api) {
     done_.notify_all();
   };
   host_.warn = [this](const std::string &text) {
-    if (warn_) warn_(text.c_str());
+    std::lock_guard<std::mutex> hold(lock_);
+    warnings_.push_back(text);
+    warned_.notify_one();
   };
   // MPI_Finalize begins with deleting the attributes of MPI_COMM_SELF: the thread ends before MPI does,
   // whoever finalizes it.
@@ -56,9 +59,18 @@ void Engine::add_codec(uint16_t id, const gf_codec_ops &ops) {
   codecs_.emplace(id, ops);  // the first stays: a unit under way may use it
 }
 
-void Engine::on_warning(void (*warn)(const char *text)) {
+std::string Engine::next_warning(double seconds) {
+  std::unique_lock<std::mutex> hold(lock_);
+  warned_.wait_for(hold, std::chrono::duration<double>(seconds), [&] { return stop_ || !warnings_.empty(); });
+  if (warnings_.empty()) return {};
+  std::string text = std::move(warnings_.front());
+  warnings_.pop_front();
+  return text;
+}
+
+bool Engine::stopped() {
   std::lock_guard<std::mutex> hold(lock_);
-  warn_ = warn;
+  return stop_;
 }
 
 bool Engine::push(Command command) {
@@ -79,8 +91,9 @@ int Engine::open(MPI_Comm comm, const Topology &topology, const Options &options
     id = static_cast<int>(entries_.size());
     entries_.push_back(std::make_unique<Entry>());
     entries_.back()->domain = std::make_unique<Domain>(comm, topology, options, shared, name, &host_);
+    commands_.push_back({Command::kOpen, id, nullptr, {}});  // under the same lock: it is never served unopened
   }
-  push({Command::kOpen, id, nullptr, {}});
+  work_.notify_one();
   return id;
 }
 
@@ -125,16 +138,21 @@ void Engine::stop() {
     stop_ = true;
   }
   work_.notify_one();
+  warned_.notify_all();
   std::lock_guard<std::mutex> once(stopping_);
   if (!thread_.joinable()) return;
   thread_.join();
   for (Command &command : commands_) {
     if (command.unit) refuse(command.unit);
   }
-  std::lock_guard<std::mutex> hold(lock_);
   for (auto &entry : entries_) {
     if (entry->settled) continue;
-    entry->state = DomainState::kClosed;
+    Domain &domain = *entry->domain;
+    domain.abandon(kEnded);
+    std::lock_guard<std::mutex> hold(lock_);
+    entry->state = domain.state;
+    entry->failure = domain.failure;
+    entry->error = domain.error;
     entry->settled = true;
   }
   done_.notify_all();
@@ -142,8 +160,7 @@ void Engine::stop() {
 
 void Engine::refuse(const UnitPtr &unit) {
   unit->failure = Failure::kInternal;
-  unit->error =
-      "tensor '" + unit->name + "': the engine has ended, since MPI was finalized or the program exits";
+  unit->error = "tensor '" + unit->name + "': " + kEnded;
   host_.finish(unit, UnitState::kFailed);
 }
 

@@ -18,7 +18,8 @@ class Engine {
   ~Engine();
 
   void add_codec(uint16_t id, const gf_codec_ops &ops);
-  void on_warning(void (*warn)(const char *text));
+  // The next warning, or an empty text after so many seconds or when the engine has stopped.
+  std::string next_warning(double seconds);
 
   int open(MPI_Comm comm, const Topology &topology, const Options &options, void *shared,
            const std::string &name);
@@ -34,6 +35,7 @@ class Engine {
   // True once the domain is closed or has failed and has told the others.
   bool wait_closed(int domain, double seconds);
   void stop();
+  bool stopped();
 
  private:
   struct Entry {
@@ -59,12 +61,12 @@ class Engine {
 
   Host host_;
   std::mutex lock_, stopping_;
-  std::condition_variable work_, done_;
+  std::condition_variable work_, done_, warned_;
   std::deque<Command> commands_;
   std::vector<std::unique_ptr<Entry>> entries_;  // only ever appended to
   std::vector<Entry *> served_;                  // the same, for the engine's thread
   std::map<uint16_t, gf_codec_ops> codecs_;
-  void (*warn_)(const char *text) = nullptr;
+  std::deque<std::string> warnings_;  // for Python to fetch: this thread must not wait for the interpreter
   bool stop_ = false;
   std::thread thread_;
 };

@@ -66,13 +66,14 @@ void Window::post(Peer *peer, int rank, size_t slot) {
 }
 
 // After a failure the peers may be gone: requests are cancelled, not waited for.
-void Window::close() {
+void Window::close(bool free) {
   for (Peer &peer : peers_) {
     for (MPI_Request &request : peer.receives) {
       if (request == MPI_REQUEST_NULL) continue;
       MPI_Cancel(&request);
       MPI_Request_free(&request);
     }
+    if (free) std::vector<std::vector<uint8_t>>().swap(peer.buffers);
   }
 }
 

@@ -65,7 +65,7 @@ class Window {
 
   void open(MPI_Comm comm, int tag, int width, size_t capacity, const std::vector<int> &peers, int world,
             Credit credit);
-  void close();
+  void close(bool free);  // the buffers too, if nothing can arrive any more
 
   bool may_send(int peer) const;
   void sent(int peer, Traffic *traffic);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 
 from hvd_gradflow.errors import MismatchError, PeerError
 
+_given_up: list[Any] = []  # requests that MPI may still complete, with the buffers they belong to
 
-def finish(request, timeout: float, what: str) -> None:
+
+def finish(request, timeout: float, what: str, *buffers) -> None:
     """Wait for an MPI request by testing it, without keeping a core busy.
 
     Raises
@@ -23,6 +26,7 @@ def finish(request, timeout: float, what: str) -> None:
     pause = 1e-5
     while not request.Test():
         if time.monotonic() > deadline:
+            _given_up.append((request, buffers))
             raise PeerError(f"{what}: not every rank took part within {timeout:g} s")
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
@@ -32,10 +36,12 @@ def exchange(comm, value: Any, timeout: float, what: str) -> list[Any]:
     """Give every rank the (JSON-able) values of all ranks, in order of rank."""
     mine = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
     sizes = np.zeros(comm.size, dtype=np.int32)
-    finish(comm.Iallgather(np.array([mine.size], np.int32), sizes), timeout, what)
+    size = np.array([mine.size], np.int32)
+    finish(comm.Iallgather(size, sizes), timeout, what, size, sizes)
     everything = np.zeros(int(sizes.sum()), dtype=np.uint8)
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
-    finish(comm.Iallgatherv(mine, [everything, sizes, offsets, _byte()]), timeout, what)
+    request = comm.Iallgatherv(mine, [everything, sizes, offsets, _byte()])
+    finish(request, timeout, what, mine, everything, sizes, offsets)
     return [json.loads(everything[o : o + n].tobytes()) for o, n in zip(offsets, sizes, strict=True)]
 
 
@@ -43,6 +49,33 @@ def _byte():
     from mpi4py import MPI
 
     return MPI.BYTE
+
+
+def meet(comm, ranks, timeout: float, what: str) -> None:
+    """Wait until all of these ranks have called this; only they need to.
+
+    Raises
+    ------
+    PeerError
+        Naming the ranks that have not come in time.
+    """
+    tag = (
+        20000
+        + int.from_bytes(hashlib.blake2b(str(tuple(ranks)).encode(), digest_size=2).digest(), "little")
+        % 10000
+    )
+    others = [r for r in ranks if r != comm.rank]
+    nothing = np.zeros(0, np.uint8)
+    sends = [comm.Isend(nothing, dest=r, tag=tag) for r in others]
+    arrivals = {r: comm.Irecv(nothing, source=r, tag=tag) for r in others}
+    deadline = time.monotonic() + timeout
+    while missing := [r for r, request in arrivals.items() if not request.Test()]:
+        if time.monotonic() > deadline:
+            _given_up.append((sends, arrivals, nothing))
+            raise PeerError(f"{what}: ranks {missing} did not take part within {timeout:g} s")
+        time.sleep(0.001)
+    for request in sends:
+        finish(request, timeout, what, nothing)
 
 
 def require_equal(values: list[dict[str, Any]], what: str) -> None:

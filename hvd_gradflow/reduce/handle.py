@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvd_gradflow.errors import WaitTimeout
+from hvd_gradflow.reduce.lifecycle import check_process
 
 
 class Handle:
@@ -43,6 +44,7 @@ class Handle:
         """
         if self._collected:
             return self._result
+        check_process()
         if callable(self._unit):
             self._unit = self._unit()
         if not self._engine.wait(self._unit, timeout):

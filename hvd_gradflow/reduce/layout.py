@@ -51,6 +51,7 @@ class Slot:
     """Where one tensor lies in its bucket, in elements."""
 
     spec: TensorSpec
+    index: int
     begin: int
     end: int  # of the tensor; the next one begins at a block border
 
@@ -80,6 +81,12 @@ def manifest(specs: Sequence[TensorSpec], codecs: Mapping[str, Codec]) -> str:
 def digest(text: str) -> int:
     """Return 64 bits that identify a text on every platform."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def identify(specs: Sequence[TensorSpec], codecs: Mapping[str, Codec]) -> tuple[str, int]:
+    """Return the manifest of some tensors and its digest."""
+    text = manifest(specs, codecs)
+    return text, digest(text)
 
 
 def feeds_back(codec: Codec) -> bool:
@@ -122,8 +129,8 @@ def _bucket(key: tuple, members: list[TensorSpec], place: str, label: str) -> Bu
     codec, dtype = key
     block = max(int(codec.spec()["block"]), 1)
     slots, at = [], 0
-    for spec in members:
-        slots.append(Slot(spec, at, at + spec.elements))
+    for index, spec in enumerate(members):
+        slots.append(Slot(spec, index, at, at + spec.elements))
         at += -(-spec.elements // block) * block
     names = [s.name for s in members]
     shown = ", ".join(names[:_NAMES_SHOWN])

@@ -9,7 +9,9 @@ import threading
 import time
 from typing import Any
 
-from hvd_gradflow import events
+from hvd_gradflow import config, events
+from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.reduce.agreement import meet
 
 _FAREWELL = 5.0  # seconds to tell the other ranks before the process aborts
 _LAST_RESORT = 20.0  # seconds that MPI_Abort may take
@@ -20,21 +22,45 @@ _lock = threading.Lock()
 _reducers: list[Any] = []
 _defaults: dict[tuple[int, ...] | None, Any] = {}
 _previous_hook: Any = None
+_in_child = False  # forked from a process with an engine
 
 
 def engine():
     """Return the one engine of this process, started at the first call."""
     global _engine, _previous_hook
+    check_process()
     with _lock:
         if _engine is None:
             from hvd_gradflow.device import _kernels
             from hvd_gradflow.reduce import _engine as native
 
-            _engine = native.NativeEngine(_kernels.api_capsule(), events.warn)
+            _engine = native.NativeEngine(_kernels.api_capsule())
+            threading.Thread(target=_pass_on_warnings, args=(_engine,), daemon=True).start()
             atexit.register(_at_exit)
+            os.register_at_fork(after_in_child=_forked)
             _previous_hook = sys.excepthook
             sys.excepthook = _uncaught
         return _engine
+
+
+def _pass_on_warnings(engine) -> None:
+    for text in engine.warnings():
+        events.warn("%s", text)
+
+
+def _forked() -> None:
+    """The engine's thread is not in a forked child, and MPI must not be used there."""
+    global _in_child
+    _in_child = _engine is not None
+
+
+def check_process() -> None:
+    """Raise GradflowError in a child that was forked from a process with an engine."""
+    if _in_child:
+        raise GradflowError(
+            "this process was forked from one whose engine reduces gradients, and cannot reduce any itself; "
+            "start it with the method 'spawn'"
+        )
 
 
 def register(reducer) -> None:
@@ -60,9 +86,11 @@ def default_reducer(ranks=None):
         if key is None:
             reducer = Reducer(MPI.COMM_WORLD, name="world")
         else:
-            group = MPI.COMM_WORLD.group.Incl(key)
-            comm = MPI.COMM_WORLD.Create_group(group)
-            reducer = Reducer(comm, name=f"ranks {list(key)}")
+            name = f"ranks {list(key)}"
+            # Create_group would wait without end, and inside MPI, for a rank that does not come.
+            meet(MPI.COMM_WORLD, key, config.load().submit_timeout, f"setting up the reducer of {name}")
+            comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(key))
+            reducer = Reducer(comm, name=name)
         _defaults[key] = reducer
     return reducer
 
@@ -74,6 +102,8 @@ def _open_reducers() -> list:
 def _uncaught(kind, value, trace) -> None:
     """Let the other ranks know of an exception that ends this process, then abort the job."""
     _previous_hook(kind, value, trace)
+    if _in_child:
+        return
     shared = [r for r in _open_reducers() if r.size > 1]
     if not shared:
         return
@@ -87,6 +117,8 @@ def _uncaught(kind, value, trace) -> None:
 
 
 def _at_exit() -> None:
+    if _in_child:
+        return
     failed = False
     # All begin to close before any is waited for: ranks may hold several reducers in different orders.
     for reducer in _open_reducers():
@@ -114,5 +146,7 @@ def abort(code: int = 1) -> None:
         time.sleep(_LAST_RESORT)
         os._exit(code)
 
+    if MPI.Is_finalized():
+        os._exit(code)
     threading.Thread(target=last_resort, daemon=True).start()
     MPI.COMM_WORLD.Abort(code)

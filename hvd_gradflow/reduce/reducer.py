@@ -10,12 +10,12 @@ import hvd_gradflow
 from hvd_gradflow import codec as codecs
 from hvd_gradflow import config as configuration
 from hvd_gradflow.device import arrays
-from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
+from hvd_gradflow.errors import ConfigError, GradflowError, MismatchError, UnsupportedError
 from hvd_gradflow.reduce import lifecycle
 from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, manifest
+from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, identify
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.topology import discover
 
@@ -89,6 +89,7 @@ class Reducer:
         self._sequence: dict[str, int] = {}
         self._under_way: dict[str, Any] = {}
         self._residuals = Residuals()
+        self._joining: Handle | None = None
         self.streams: dict[str, Any] = {}
         lifecycle.register(self)
 
@@ -151,6 +152,7 @@ class Reducer:
             that holds its bits).
         """
         codec = self.codec if codec is None else _codec(codec)
+        self._admit(name, codec)
         source = arrays.contiguous(array)
         target = source if out is None else _checked_out(out, source, name)
         kind = accumulator(source.dtype, codec)
@@ -174,7 +176,7 @@ class Reducer:
         spec = TensorSpec(name, tuple(source.shape), source.dtype_name)
         unit = self.submit(
             name=name,
-            tensors=[spec],
+            identity=identify([spec], {name: codec}),
             codec=codec,
             dtype=kind,
             elements=source.size,
@@ -208,24 +210,17 @@ class Reducer:
 
         return GradientStream(self, specs, codec, **options)
 
-    def submit(self, *, name, tensors, codec, dtype, elements, source, target, factors, keep,
-               residual=None, ends=(), finite=True, statistics=False, table=None):  # fmt: skip
-        """Hand one unit to the engine (used by streams); returns the engine's unit."""
-        self._check_open()
-        before = self._under_way.get(name)
-        if before is not None and not before.final:
-            raise GradflowError(
-                f"tensor {name!r} is already under way (step {self._sequence[name] - 1}); wait for it first"
-            )
+    def submit(self, *, name, identity, codec, dtype, elements, source, target, factors, keep,
+               residual=None, ends=(), finite=True, statistics=False):  # fmt: skip
+        """Hand one unit to the engine (used by streams); returns the engine's unit.
+
+        `identity` is the manifest of its tensors and that text's digest.
+        """
+        self._admit(name, codec)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
             self.engine.add_codec(codec)
         spec = codec.spec()
-        size = 8 if dtype == _F64 else 4
-        if spec["block"] * size > self.config.chunk_kib * 1024:
-            raise ConfigError(
-                f"block={spec['block']} does not fit into a chunk of {self.config.chunk_kib} KiB"
-            )
-        text = manifest(tensors, table if table is not None else {t.name: codec for t in tensors})
+        text, digested = identity
         sequence = self._sequence.get(name, 0)
         from hvd_gradflow.reduce import _engine as native
 
@@ -237,7 +232,7 @@ class Reducer:
             name=name,
             manifest=text,
             name_hash=digest(name),
-            digest=digest(text),
+            digest=digested,
             sequence=sequence,
             spec=spec,
             elements=elements,
@@ -271,18 +266,25 @@ class Reducer:
     # -- joining, residuals, ending ------------------------------------------------------------------
 
     def join_async(self) -> Handle:
-        """Say that this rank has no more data: until all ranks have, it takes part with zeros."""
+        """Say that this rank has no more data: until all ranks have, it takes part with zeros.
+
+        Nothing may be submitted before the handle was waited for; a second call returns the same one.
+        """
         self._check_open()
+        if self._joining is not None:
+            return self._joining
         unit = self.engine.join(self.domain)
 
         def collect(unit):
+            self._joining = None
             # Ranks that joined early have counted fewer steps.
             self._sequence.clear()
             for stream in self.streams.values():
                 stream.restart()
             return int(unit.value)
 
-        return Handle(self.engine, unit, "join", collect)
+        self._joining = Handle(self.engine, unit, "join", collect)
+        return self._joining
 
     def join(self, timeout: float | None = None) -> int:
         """Join and wait for all others; returns the last rank that joined."""
@@ -294,13 +296,15 @@ class Reducer:
         float32, in units of the average, summed over the ranks: it does not depend on their number.
         Names of a stream are prefixed by its scope and a slash.
         """
-        state = self._residuals.total(self, self._residuals.sizes())
+        self._check_idle()
+        state = self._residuals.total(self, self._all_sizes())
         for scope, stream in sorted(self.streams.items()):
             state.update({f"{scope}/{name}": value for name, value in stream.residual_state().items()})
         return state
 
     def load_residual_state(self, state: dict[str, Any]) -> None:
         """Continue with what :meth:`residual_state` returned; collective, the same `state` on all ranks."""
+        self._check_idle()
         for scope, stream in sorted(self.streams.items()):
             prefix = f"{scope}/"
             stream.load_residual_state(
@@ -310,6 +314,24 @@ class Reducer:
             {k: v for k, v in state.items() if not any(k.startswith(f"{s}/") for s in self.streams)},
             self.rank,
         )
+
+    def _all_sizes(self) -> dict[str, int]:
+        """Names and sizes of the residuals of all ranks: one that joined may never have met a name."""
+        mine = self._residuals.sizes()
+        sizes: dict[str, int] = {}
+        for theirs in exchange(self._comm, mine, self.config.submit_timeout, "residual_state()"):
+            for name, elements in theirs.items():
+                if sizes.setdefault(name, elements) != elements:
+                    raise MismatchError(
+                        f"residual of {name!r}: {elements} elements on one rank, {sizes[name]} on another"
+                    )
+        return sizes
+
+    def _check_idle(self) -> None:
+        owing = self._residuals.sizes()
+        busy = [name for name, unit in self._under_way.items() if name in owing and not unit.final]
+        if busy:
+            raise GradflowError(f"residuals while tensor {busy[0]!r} is under way: wait for it first")
 
     def counters(self) -> dict[str, int]:
         """Return counts of this rank since the start.
@@ -330,7 +352,31 @@ class Reducer:
         """Make every unfinished and later reduction fail with `reason`, on all ranks."""
         self.engine.fail(self.domain, reason)
 
+    def _admit(self, name: str, codec) -> None:
+        """Refuse what cannot be submitted now, before anything has changed."""
+        self._check_open()
+        if self._joining is not None:
+            raise GradflowError(f"tensor {name!r}: this rank has joined; wait for the join first")
+        before = self._under_way.get(name)
+        if before is not None and not before.final:
+            raise GradflowError(
+                f"tensor {name!r} is already under way (step {self._sequence[name] - 1}); wait for it first"
+            )
+        block, chunk = codec.spec()["block"], self.config.chunk_kib * 1024
+        if 4 * block > chunk or codec.max_encoded_size(block) > chunk + chunk // 8:
+            raise ConfigError(
+                f"codec {codec!r}: a block of {block} elements does not fit into a chunk of "
+                f"{self.config.chunk_kib} KiB (GRADFLOW_CHUNK_KIB)"
+            )
+
+    def forget(self, names) -> None:
+        """Drop what is kept about names that will not come again."""
+        for name in names:
+            self._sequence.pop(name, None)
+            self._under_way.pop(name, None)
+
     def _check_open(self) -> None:
+        lifecycle.check_process()
         error = self.engine.failure(self.domain)
         if error is not None:
             raise error
@@ -338,7 +384,15 @@ class Reducer:
             raise GradflowError(f"the reducer {self.name!r} is closed")
 
     def close(self, *, quiet: bool = False) -> None:
-        """End this reducer; returns when all ranks have called it, or raises `PeerError`."""
+        """End this reducer; returns when all ranks have called it.
+
+        As MPI_Finalize, it waits as long as the others live: they may have work of their own left.
+
+        Raises
+        ------
+        PeerError
+            A rank died or fell silent meanwhile.
+        """
         if self.closed:
             return
         self.engine.close(self.domain)
@@ -348,6 +402,10 @@ class Reducer:
         if error is not None and not quiet:
             raise error
         self.closed = error is None
+        if self.closed and not quiet:
+            # At exit other reducers may be closed in another order elsewhere: there the communicator stays.
+            finish(self._comm.Ibarrier(), self.config.submit_timeout, f"closing the reducer {self.name!r}")
+            self._comm.Free()
 
     def __enter__(self):
         return self

@@ -14,7 +14,7 @@ from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import ConfigError, GradflowError
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 
@@ -38,7 +38,7 @@ class _Filling:
         self.present: dict[str, bool] = {}  # name -> its input is finite
         self.owed: dict[str, np.ndarray] = {}
         self.units: dict[str, Any] = {}  # name -> the engine's unit that carries it
-        self.collected = False
+        self.energies: tuple[Any, list] = (None, [])  # of the unit asked last
 
 
 class GradientStream:
@@ -87,6 +87,7 @@ class GradientStream:
         self._outstanding: set[str] = set()
         self._statistics: dict[str, tuple[float, float]] = {}
         self._plans = 0
+        self._identities: dict[str, tuple[str, int]] = {}  # unit name -> manifest and digest, in this plan
         Factors.of(op, reducer.size, True, prescale, postscale)
         self.restart()
         reducer.streams[scope] = self
@@ -99,15 +100,18 @@ class GradientStream:
     def _plan(self) -> None:
         """Lay out the buckets anew and let all ranks compare what they registered."""
         self._residuals.release()
+        self.reducer.forget(self._identities)
+        self._identities.clear()
         label = f"{self.scope}.{self._plans}."
         self._plans += 1
         buckets = cut(self.specs, self._table, self.reducer.config.bucket_mib * 2**20, label)
         self._fillings = [_Filling(bucket, self._residuals) for bucket in buckets]
         self._place = {slot.spec.name: (f, slot) for f in self._fillings for slot in f.bucket.slots}
+        plan = f"{label}plan"
+        self._identities[plan] = identify(self.specs, self._table)
         self.reducer.submit(
-            name=f"{label}plan",
-            tensors=self.specs,
-            table=self._table,
+            name=plan,
+            identity=self._identities[plan],
             codec=get("none"),
             dtype=DTYPES["float32"],
             elements=0,
@@ -186,10 +190,11 @@ class GradientStream:
     def _send(self, filling: _Filling, name: str, slots: Sequence[Slot], finite: bool):
         bucket, begin, end = filling.bucket, slots[0].begin, slots[-1].end
         values = filling.values[begin:end]
+        if name not in self._identities:
+            self._identities[name] = identify([s.spec for s in slots], self._table)
         return self.reducer.submit(
             name=name,
-            tensors=[s.spec for s in slots],
-            table=self._table,
+            identity=self._identities[name],
             codec=bucket.codec,
             dtype=bucket.dtype,
             elements=end - begin,
@@ -213,7 +218,7 @@ class GradientStream:
         if not unit.finite and name in filling.owed:
             self._residuals.keep(name, filling.owed[name])
         if self._policy.wants_statistics:
-            self._note(filling, name, unit)
+            self._note(filling, slot, unit)
         self._outstanding.discard(name)
         filling.present.pop(name, None)
         filling.units.pop(name, None)
@@ -222,13 +227,13 @@ class GradientStream:
             self._end_round()
         return result
 
-    def _note(self, filling: _Filling, name: str, unit) -> None:
-        energies = unit.energies()
-        names = [s.spec.name for s in filling.bucket.slots]
-        index = names.index(name) if len(energies) == len(names) else 0
-        gradient, residual = energies[index] if energies else (0.0, 0.0)
+    def _note(self, filling: _Filling, slot: Slot, unit) -> None:
+        if filling.energies[0] is not unit:
+            filling.energies = (unit, unit.energies())
+        energies = filling.energies[1]
+        gradient, residual = energies[slot.index if len(energies) > 1 else 0] if energies else (0.0, 0.0)
         if gradient > 0:
-            self._statistics[name] = (gradient, residual)
+            self._statistics[slot.spec.name] = (gradient, residual)
 
     def _written(self, values: np.ndarray, spec: TensorSpec, out):
         dtype = DTYPES[spec.dtype]
@@ -277,6 +282,7 @@ class GradientStream:
 
     def residual_state(self) -> dict[str, np.ndarray]:
         """Return what error feedback still owes, by name, of the tensors' shapes; collective."""
+        self._check_idle()
         if not any(feeds_back(codec) for codec in self._table.values()):
             return {}
         sizes = {s.name: s.elements for s in self.specs}
@@ -285,6 +291,7 @@ class GradientStream:
 
     def load_residual_state(self, state: dict[str, Any]) -> None:
         """Continue with a saved state; collective. Names that are missing start at zero."""
+        self._check_idle()
         by_name = {s.name: s for s in self.specs}
         for name, value in state.items():
             if name not in by_name:
@@ -296,8 +303,13 @@ class GradientStream:
                 )
         self._residuals.replace(state, self.reducer.rank)
 
+    def _check_idle(self) -> None:
+        if self._outstanding:
+            name = min(self._outstanding)
+            raise GradflowError(f"residuals while tensor {name!r} is under way: wait for it first")
+
     def close(self) -> None:
-        """Let the reducer forget this stream."""
+        """Let the reducer forget this stream; what is under way must have been waited for."""
         self.reducer.streams.pop(self.scope, None)
 
 

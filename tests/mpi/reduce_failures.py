@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -11,11 +13,12 @@ import numpy as np
 from mpi4py import MPI
 
 from hvd_gradflow.errors import GradflowError
-from hvd_gradflow.reduce import Reducer, TensorSpec
+from hvd_gradflow.reduce import Reducer, TensorSpec, default_reducer
 
 comm = MPI.COMM_WORLD
 case = sys.argv[1]
-culprit = comm.rank == comm.size - 1
+rank = comm.rank
+culprit = rank == comm.size - 1
 ones = np.ones(1000, np.float32)
 
 
@@ -24,9 +27,9 @@ def expect(call) -> None:
     try:
         call()
     except GradflowError as error:
-        print(f"RANK {comm.rank} {type(error).__name__}: {error}", flush=True)
+        print(f"RANK {rank} {type(error).__name__}: {error}", flush=True)
         raise
-    print(f"RANK {comm.rank} no error", flush=True)
+    print(f"RANK {rank} no error", flush=True)
 
 
 if case == "configuration":
@@ -54,7 +57,7 @@ elif case == "twice":
     try:
         reducer.allreduce_async(ones, "w") if not first.done() else None
     except GradflowError as error:
-        print(f"RANK {comm.rank} {type(error).__name__}: {error}", flush=True)
+        print(f"RANK {rank} {type(error).__name__}: {error}", flush=True)
     first.wait()
 elif case == "leaves":
     if not culprit:
@@ -75,7 +78,7 @@ elif case in ("exit0", "kill", "stop"):
         try:
             reducer.allreduce(big, "w", codec="int8")
         except GradflowError as error:
-            print(f"RANK {comm.rank} {type(error).__name__}: {error}", flush=True)
+            print(f"RANK {rank} {type(error).__name__}: {error}", flush=True)
             raise
 elif case == "sysexit":
     if culprit:
@@ -87,10 +90,44 @@ elif case == "caught":
         reducer.allreduce(np.ones(18 if culprit else 17, np.float32), "w")
     except GradflowError:
         print("caught", flush=True)
+elif case == "join":
+    if not culprit:
+        expect(lambda: reducer.join())
+elif case == "join-living":
+    if culprit:
+        time.sleep(30)
+    expect(lambda: reducer.join())
+elif case == "set":
+    if not culprit:
+        expect(lambda: default_reducer([0, comm.size - 1]) if rank == 0 else time.sleep(6))
+    time.sleep(30)
+elif case == "finalize":
+    handle = reducer.allreduce_async(ones, "w") if not culprit else None
+    MPI.Finalize()
+    if handle is not None:
+        expect(handle.wait)
+elif case == "fork":
+    child = os.fork()
+    if child == 0:
+        try:
+            reducer.allreduce(ones, "w")
+        except GradflowError as error:
+            print(f"CHILD {error}", flush=True)
+        atexit._run_exitfuncs()  # ours must neither wait nor abort the job
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    reducer.allreduce(ones, "w")
+    print(f"RANK {rank} fine", flush=True)
+elif case == "busy":
+    # Rank 0 keeps the interpreter lock while the engine has a warning to give.
+    if rank == 0:
+        ctypes.PyDLL(None).usleep(5_000_000)
+    reducer.allreduce(ones, "w")
+    print(f"RANK {rank} fine", flush=True)
 elif case == "fine":
     reducer.close()
-    print(f"RANK {comm.rank} fine", flush=True)
+    print(f"RANK {rank} fine", flush=True)
 elif case == "early":
     if not culprit:
         time.sleep(2)
-    print(f"RANK {comm.rank} fine", flush=True)
+    print(f"RANK {rank} fine", flush=True)

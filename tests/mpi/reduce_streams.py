@@ -209,7 +209,11 @@ def joining(r: Reducer) -> None:
     for k in range(comm.rank + 1):
         got = step(stream, {"large": np.full((350, 600), 1.0, np.float32)})["large"]
         ok &= np.allclose(got, (comm.size - k) / comm.size, rtol=0.02)
+    if comm.rank == comm.size - 1:  # a name that the ranks which have joined never meet
+        r.allreduce(np.ones(2000, np.float32) / 3, "late", codec="int4")
     last = r.join(30)
+    late = r.residual_state()["late"]
+    check("names that a rank never met", late.shape == (2000,))
     check("joined ranks add zeros", ok)
     check("last to join", last == comm.size - 1)
     got = step(stream, {"large": np.full((350, 600), 2.0, np.float32)})["large"]

@@ -91,6 +91,8 @@ def kinds(r: Reducer) -> None:
     into = np.zeros(100, np.float32)
     r.allreduce(np.full(100, comm.rank, np.float32), "out", out=into)
     check("out", np.allclose(into, np.mean(range(comm.size))))
+    huge = np.full(300, 2e38, np.float32)
+    check("no overflow on the way", np.allclose(r.allreduce(huge, "huge", codec="int8"), huge, rtol=0.01))
     try:
         r.allreduce(np.arange(3), "ints")
         check("integers refused", False)

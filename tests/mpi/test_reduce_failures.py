@@ -108,3 +108,27 @@ def test_shared_memory_that_is_too_small(tmp_path):
 def test_mpi_finalized_under_the_engine():
     run = mpirun(2, [PROGRAM.with_name("reduce_finalize.py")], timeout=60, env=SOON).check()
     assert run.stdout.count("refused: tensor 'w': the engine has ended") == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("join", "PeerError: join: ranks [2] have ended without joining"),
+        ("join-living", "PeerError: join: ranks [2] have neither joined nor submitted anything for 3 s"),
+        ("set", "PeerError: setting up the reducer of ranks [0, 2]: ranks [2] did not take part within 3 s"),
+        ("finalize", "the engine has ended, since MPI was finalized"),
+    ],
+)
+def test_waits_outside_of_a_reduction_end_too(case, words):
+    assert words in fail(case, 3).stdout
+
+
+def test_a_forked_child_is_refused_and_ends():
+    run = mpirun(2, [PROGRAM, "fork"], timeout=60, env=SOON).check()
+    assert run.stdout.count("CHILD this process was forked") == 2
+    assert run.stdout.count("fine") == 2
+
+
+def test_a_busy_interpreter_is_not_a_silent_rank():
+    env = {**SOON, "GRADFLOW_SUBMIT_TIMEOUT": "30"}
+    assert mpirun(2, [PROGRAM, "busy"], timeout=60, env=env).check().stdout.count("fine") == 2

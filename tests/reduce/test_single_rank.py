@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from hvd_gradflow.codec import get
 from hvd_gradflow.config import Config
-from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
+from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError, WaitTimeout
 from hvd_gradflow.reduce import Reducer, TensorSpec
 from hvd_gradflow.reduce.factors import Factors
 
@@ -47,7 +49,7 @@ def test_out_must_fit(reducer):
 def test_block_larger_than_a_chunk_is_refused():
     from mpi4py import MPI
 
-    expected = pytest.raises(ConfigError, match="block=32768 does not fit into a chunk of 4 KiB")
+    expected = pytest.raises(ConfigError, match="block of 32768 elements does not fit into a chunk of 4 KiB")
     with Reducer(MPI.COMM_SELF, config=Config(chunk_kib=4)) as small, expected:
         small.allreduce(np.ones(3, np.float32), "w", codec=get("int8", block=32768))
 
@@ -64,6 +66,54 @@ def test_streams_refuse_what_was_not_registered(reducer):
         reducer.stream([TensorSpec("w", (3,)), TensorSpec("w", (4,))], scope="other")
     with pytest.raises(GradflowError, match="the residual has 4 elements, expected 3"):
         stream.load_residual_state({"w": np.zeros(4)})
+
+
+def test_a_codec_that_may_grow_beyond_a_message_is_refused(reducer):
+    class Huge(type(get("bf16"))):
+        def max_encoded_size(self, n):
+            return 6_000_000
+
+    with pytest.raises(ConfigError, match="does not fit into a chunk of 256 KiB"):
+        reducer.allreduce(np.ones(3, np.float32), "w", codec=Huge())
+
+
+def test_residuals_are_not_read_while_their_tensors_are_under_way(reducer):
+    stream = reducer.stream([TensorSpec("w", (3,)), TensorSpec("v", (3,))], "int8")
+    handle = stream.submit("w", np.ones(3, np.float32))
+    with pytest.raises(GradflowError, match="residuals while tensor 'w' is under way"):
+        stream.residual_state()
+    handle.wait()
+    stream.residual_state()
+
+
+def test_a_wait_of_no_time_returns_at_once(reducer):
+    handle = reducer.allreduce_async(np.ones(300_000, np.float32), "w")
+    with contextlib.suppress(WaitTimeout):
+        handle.wait(-1.0)
+    assert handle.wait().sum() == 300_000
+
+
+def test_a_refused_call_changes_nothing(reducer):
+    reducer.load_residual_state({"w": np.full(3, 0.25, np.float32)})
+    joined = reducer.join_async()
+    with pytest.raises(GradflowError, match="tensor 'w': this rank has joined"):
+        reducer.allreduce(np.ones(3, np.float32), "w", codec="int8")
+    assert reducer.join_async() is joined
+    assert joined.wait(10) == 0
+    assert reducer.allreduce(np.ones(3, np.float32), "w", codec="int8") == pytest.approx(1.25)
+
+
+def test_closed_reducers_give_their_memory_back():
+    from mpi4py import MPI
+
+    psutil = pytest.importorskip("psutil")
+    process = psutil.Process()
+    for i in range(24):
+        if i == 4:
+            before = process.memory_info().rss
+        with Reducer(MPI.COMM_SELF, config=Config(chunk_kib=4096)) as made:
+            made.allreduce(np.ones(3, np.float32), "w", codec="int8")
+    assert process.memory_info().rss - before < 40 * 2**20  # 20 x 12 MiB, were they kept
 
 
 def test_closed_reducer_says_so(reducer):
