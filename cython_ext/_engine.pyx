@@ -119,8 +119,8 @@ cdef class NativeEngine:
     def __cinit__(self, capsule):
         self.api = <const gf_api *> PyCapsule_GetPointer(capsule, GF_API_CAPSULE)
         if self.api.version != GF_API_VERSION:
-            raise ImportError(f"kernels have interface {self.api.version}, the engine expects {GF_API_VERSION}; "
-                              "run `make build`")
+            raise ImportError(f"kernels have interface {self.api.version}, the engine expects "
+                              f"{GF_API_VERSION}; run `make build`")
         self.engine = new Engine(self.api)
         self.codecs = {}
         self.pid = getpid()
@@ -186,9 +186,10 @@ cdef class NativeEngine:
         o.progress_timeout = options.progress_timeout
         return self.engine.open(handle, topology, o, <void *> shared, text)
 
-    def submit(self, int domain, *, str name, str manifest, uint64_t name_hash, uint64_t digest, uint64_t sequence,
-               spec, uint64_t elements, int dtype, uint32_t flags, double node_scale, double home_scale,
-               double post_scale, uintptr_t source, uintptr_t target, uintptr_t residual, ends, bint finite, keep):
+    def submit(self, int domain, *, str name, str manifest, uint64_t name_hash, uint64_t digest,
+               uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, double node_scale, double home_scale,
+               double post_scale, uintptr_t source, uintptr_t target, uintptr_t residual, ends,
+               bint finite, keep):
         """Hand over one unit; ``spec`` is a codec's ``spec()``, addresses are those of whole buffers."""
         cdef NativeUnit native = NativeUnit()
         cdef Unit *u

@@ -26,7 +26,8 @@ cdef extern from "gf_api.h" nogil:
         size_t (*encode)(void *, const gf_codec_spec *, const float *, float *, size_t, uint64_t, uint64_t,
                          uint8_t *) noexcept nogil
         int (*decode)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *, size_t) noexcept nogil
-        int (*decode_add)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *, size_t) noexcept nogil
+        int (*decode_add)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *,
+                          size_t) noexcept nogil
 
     ctypedef struct gf_api:
         int version
@@ -120,14 +121,18 @@ cdef extern from *:
     #include "engine/engine.hpp"
     static int gf_unit_state(const gf::Unit *unit) { return static_cast<int>(unit->state.load()); }
     static int gf_unit_failure(const gf::Unit *unit) { return static_cast<int>(unit->failure); }
-    static int gf_domain_state(gf::Engine *engine, int domain) { return static_cast<int>(engine->state(domain)); }
+    static int gf_domain_state(gf::Engine *engine, int domain) {
+      return static_cast<int>(engine->state(domain));
+    }
     static int gf_domain_error(gf::Engine *engine, int domain, std::string *text) {
       gf::Failure kind;
       *text = engine->error(domain, &kind);
       return static_cast<int>(kind);
     }
     static MPI_Comm gf_comm_at(uintptr_t address) { return *reinterpret_cast<MPI_Comm *>(address); }
-    static size_t gf_shared_bytes(int ranks, int slots, size_t chunk) { return gf::Shared::bytes(ranks, slots, chunk); }
+    static size_t gf_shared_bytes(int ranks, int slots, size_t chunk) {
+      return gf::Shared::bytes(ranks, slots, chunk);
+    }
     """
     int gf_unit_state(const Unit *) nogil
     int gf_unit_failure(const Unit *) nogil
