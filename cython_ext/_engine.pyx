@@ -187,9 +187,9 @@ cdef class NativeEngine:
         return self.engine.open(handle, topology, o, <void *> shared, text)
 
     def submit(self, int domain, *, str name, str manifest, uint64_t name_hash, uint64_t digest,
-               uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, double node_scale, double home_scale,
-               double post_scale, uintptr_t source, uintptr_t target, uintptr_t residual, ends,
-               bint finite, keep):
+               uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, double node_scale,
+               double home_scale, double post_scale, uintptr_t source, uintptr_t target,
+               uintptr_t residual, ends, bint finite, keep):
         """Hand over one unit; ``spec`` is a codec's ``spec()``, addresses are those of whole buffers."""
         cdef NativeUnit native = NativeUnit()
         cdef Unit *u

@@ -15,7 +15,7 @@ from hvd_gradflow.reduce import lifecycle
 from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, identify
+from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, identify, saturate
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.topology import discover
 
@@ -193,6 +193,8 @@ class Reducer:
                 self._residuals.keep(name, owed)
             if result is None:
                 return out
+            if op == "average" and codec.lossy:
+                saturate(result, source.dtype)
             if out is None:
                 return self._finished(result, source)
             self.engine.store(address, target.address, target.dtype, target.size)

@@ -14,7 +14,7 @@ from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import ConfigError, GradflowError
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify, saturate
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 
@@ -214,6 +214,8 @@ class GradientStream:
     def _collect(self, filling: _Filling, slot: Slot, unit, out):
         name = slot.spec.name
         values = filling.values[slot.begin : slot.end]
+        if self._op == "average" and filling.bucket.codec.lossy:
+            saturate(values, DTYPES[slot.spec.dtype])
         result = self._written(values, slot.spec, out)
         if not unit.finite and name in filling.owed:
             self._residuals.keep(name, filling.owed[name])

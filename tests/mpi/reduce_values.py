@@ -62,6 +62,7 @@ def operations(r: Reducer) -> None:
     check("int8 does not wrap", np.allclose(wrapped, hundred * comm.size, rtol=1e-6, atol=0))
     large = np.full(64, 60000, np.float16)
     check("fp16 average", np.array_equal(r.allreduce(large, "large", codec="fp16"), large))
+    check("log4 keeps halves finite", np.isfinite(r.allreduce(large, "half", codec="log4")).all())
     large32 = large.astype(np.float32)
     check("fp16 sum", np.array_equal(r.allreduce(large32, "l2", op="sum", codec="fp16"), large32 * comm.size))
 
