@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from hvd_gradflow.codec import Codec
 
@@ -139,17 +137,3 @@ def _bucket(key: tuple, members: list[TensorSpec], place: str, label: str) -> Bu
     if len(names) > _NAMES_SHOWN:
         shown += f" .. {names[-1]} ({len(names)} tensors)"
     return Bucket(f"{place}: {shown}", codec, dtype, tuple(slots), slots[-1].end)
-
-
-_LARGEST_HALF = 65504.0
-
-
-def saturate(values: np.ndarray, dtype: int) -> None:
-    """Keep finite float32 values finite in float16, in place.
-
-    A code with few bits may return an average that is larger than any input: under ``log4`` 60000 becomes
-    65536. What is not finite stays so.
-    """
-    if dtype == DTYPES["float16"] and values.size and max(values.max(), -values.min()) > _LARGEST_HALF:
-        over = np.isfinite(values) & (np.abs(values) > _LARGEST_HALF)
-        values[over] = np.copysign(np.float32(_LARGEST_HALF), values[over])

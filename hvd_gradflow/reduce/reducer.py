@@ -10,13 +10,14 @@ import hvd_gradflow
 from hvd_gradflow import codec as codecs
 from hvd_gradflow import config as configuration
 from hvd_gradflow.device import arrays
-from hvd_gradflow.errors import ConfigError, GradflowError, MismatchError, UnsupportedError
+from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
 from hvd_gradflow.reduce import lifecycle
 from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, identify, saturate
+from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, identify
 from hvd_gradflow.reduce.residuals import Residuals
+from hvd_gradflow.reduce.results import as_array, checked_out, saturate
 from hvd_gradflow.reduce.topology import discover
 
 _F32, _F64 = DTYPES["float32"], DTYPES["float64"]
@@ -154,7 +155,7 @@ class Reducer:
         codec = self.codec if codec is None else _codec(codec)
         self._admit(name, codec)
         source = arrays.contiguous(array)
-        target = source if out is None else _checked_out(out, source, name)
+        target = source if out is None else checked_out(out, source, name)
         kind = accumulator(source.dtype, codec)
         factors = Factors.of(op, self.size, codec.lossy, prescale, postscale)
         direct = source.dtype == kind and not codec.lossy
@@ -196,7 +197,7 @@ class Reducer:
             if op == "average" and codec.lossy:
                 saturate(result, source.dtype)
             if out is None:
-                return self._finished(result, source)
+                return as_array(self.engine, result, source)
             self.engine.store(address, target.address, target.dtype, target.size)
             return out
 
@@ -254,17 +255,6 @@ class Reducer:
         self._under_way[name] = unit
         return unit
 
-    def _finished(self, result: np.ndarray, source) -> np.ndarray:
-        if source.dtype in _NUMPY and result.dtype == _NUMPY[source.dtype]:
-            return result.reshape(source.shape)
-        if source.dtype == _F64:
-            return result.astype(np.float64).reshape(source.shape)
-        half = np.empty(source.size, np.uint16)
-        self.engine.store(result.ctypes.data, half.ctypes.data, source.dtype, source.size)
-        if source.dtype == DTYPES["float16"]:
-            half = half.view(np.float16)
-        return half.reshape(source.shape)
-
     # -- joining, residuals, ending ------------------------------------------------------------------
 
     def join_async(self) -> Handle:
@@ -299,7 +289,7 @@ class Reducer:
         Names of a stream are prefixed by its scope and a slash.
         """
         self._check_idle()
-        state = self._residuals.total(self, self._all_sizes())
+        state = self._residuals.total(self, self._residuals.sizes_everywhere(self))
         for scope, stream in sorted(self.streams.items()):
             state.update({f"{scope}/{name}": value for name, value in stream.residual_state().items()})
         return state
@@ -317,17 +307,9 @@ class Reducer:
             self.rank,
         )
 
-    def _all_sizes(self) -> dict[str, int]:
-        """Names and sizes of the residuals of all ranks: one that joined may never have met a name."""
-        mine = self._residuals.sizes()
-        sizes: dict[str, int] = {}
-        for theirs in exchange(self._comm, mine, self.config.submit_timeout, "residual_state()"):
-            for name, elements in theirs.items():
-                if sizes.setdefault(name, elements) != elements:
-                    raise MismatchError(
-                        f"residual of {name!r}: {elements} elements on one rank, {sizes[name]} on another"
-                    )
-        return sizes
+    def exchange(self, value, what: str) -> list:
+        """Give every rank the (JSON-able) values of all ranks, in order of rank; collective."""
+        return exchange(self._comm, value, self.config.submit_timeout, what)
 
     def _check_idle(self) -> None:
         owing = self._residuals.sizes()
@@ -419,15 +401,3 @@ class Reducer:
 
 def _codec(codec):
     return codecs.get(codec) if isinstance(codec, str) else codec
-
-
-def _checked_out(out, source, name: str):
-    target = arrays.view(out)
-    if target.readonly or not target.contiguous:
-        raise ValueError(f"tensor {name!r}: out must be contiguous and writable")
-    if target.dtype != source.dtype or target.size != source.size:
-        raise ValueError(
-            f"tensor {name!r}: out has {target.size} elements of {target.dtype_name}, "
-            f"expected {source.size} of {source.dtype_name}"
-        )
-    return target

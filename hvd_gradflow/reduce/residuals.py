@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hvd_gradflow.errors import MismatchError
+
 
 class Residuals:
     """Residuals of one rank, float32, in units of the average.
@@ -53,6 +55,17 @@ class Residuals:
     def sizes(self) -> dict[str, int]:
         """Return the elements of every name there is anything of."""
         return {name: array.size for name, array in (*self._owed.items(), *self._held.items())}
+
+    def sizes_everywhere(self, reducer) -> dict[str, int]:
+        """Return the elements of every name on any rank: one that joined may never have met a name."""
+        sizes: dict[str, int] = {}
+        for theirs in reducer.exchange(self.sizes(), "residual_state()"):
+            for name, elements in theirs.items():
+                if sizes.setdefault(name, elements) != elements:
+                    raise MismatchError(
+                        f"residual of {name!r}: {elements} elements on one rank, {sizes[name]} on another"
+                    )
+        return sizes
 
     def total(self, reducer, sizes: Mapping[str, int], prefix: str = "") -> dict[str, np.ndarray]:
         """Return the sum over the ranks for these names; collective, the same names on all ranks."""

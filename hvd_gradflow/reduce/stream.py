@@ -14,9 +14,10 @@ from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import ConfigError, GradflowError
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify, saturate
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
+from hvd_gradflow.reduce.results import saturate
 
 _IMPORTANCE = ("energy", "coordinate")
 

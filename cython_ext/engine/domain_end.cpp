@@ -1,0 +1,149 @@
+// A domain's end, well or badly: closing, failing, watching the clock. The text to it is "Every wait ends" in
+// docs/architecture.md.
+#include <algorithm>
+
+#include "domain.hpp"
+
+namespace gf {
+
+namespace {
+constexpr double kFarewell = 2;  // seconds to tell the others of a failure
+}
+
+void Domain::request_close() {
+  if (state != DomainState::kOpen) return;
+  state = DomainState::kClosing;
+}
+
+void Domain::fail(Failure kind, const std::string &text, bool tell) {
+  if (state == DomainState::kFailed || state == DomainState::kClosed) return;
+  state = DomainState::kFailed;
+  failure = kind;
+  error = text;
+  last_step_ = now();
+  if (tell) {
+    const auto *p = reinterpret_cast<const uint8_t *>(text.data());
+    control_.send_to_others(Message::kFail, static_cast<uint32_t>(kind), 0,
+                            std::vector<uint8_t>(p, p + text.size()));
+  }
+  for (Running &run : running_) end_failed(run.unit, kind, text);
+  end_submitted(text);
+  running_.clear();
+}
+
+void Domain::end_failed(const UnitPtr &unit, Failure kind, const std::string &text) {
+  if (!unit) return;
+  unit->failure = kind;
+  unit->error = text;
+  host_->finish(unit, UnitState::kFailed);
+}
+
+// Ends what was never started.
+void Domain::end_submitted(const std::string &text) {
+  const Failure kind = failure == Failure::kNone ? Failure::kPeer : failure;
+  for (auto &entry : submitted_) end_failed(entry.second, kind, text);
+  end_failed(join_, kind, text);
+  submitted_.clear();
+  join_.reset();
+}
+
+bool Domain::active() const {
+  if (state == DomainState::kFailed) return control_.sending() && now() - last_step_ < kFarewell;
+  if (state == DomainState::kClosed) return false;
+  return ending_ || !submitted_.empty() || !running_.empty() || join_ || control_.sending();
+}
+
+void Domain::forgive(double seconds) {
+  last_step_ += seconds;
+  control_.forgive(seconds);
+  coordinator_.forgive(seconds);
+}
+
+void Domain::watch(double time) {
+  if (time - last_heartbeat_ >= heartbeat_every_) {
+    last_heartbeat_ = time;
+    if (topology_.rank == 0) {
+      control_.send_to_others(Message::kHeartbeat, 0, 0);
+    } else {
+      control_.send(0, Message::kHeartbeat, 0, 0);
+    }
+  }
+  const bool coordinates = topology_.rank == 0;
+  if (coordinates) coordinator_.watch(time);
+  if (state == DomainState::kFailed) return;
+  if (state == DomainState::kClosing && running_.empty() && !bye_told_) {
+    bye_told_ = true;
+    if (coordinates) {
+      coordinator_.bye(0);
+    } else {
+      control_.send(0, Message::kBye, 0, 0);
+    }
+  }
+  if (coordinates && coordinator_.all_bye() && !ending_) {
+    ending_ = true;
+    control_.send_to_others(Message::kEnd, 0, 0);
+  }
+  if (ending_ && running_.empty() && !control_.sending()) {
+    end_submitted("the reducer '" + name_ + "' was closed before all ranks submitted it");
+    state = DomainState::kClosed;
+    return;
+  }
+  const bool waits = !submitted_.empty() || !running_.empty() || join_ || bye_told_ ||
+                     (coordinates && coordinator_.waiting());
+  if (!waits) return;
+  std::vector<int> silent;
+  for (int rank = 0; rank < topology_.size; ++rank) {
+    const bool hears = rank != topology_.rank && (coordinates || rank == 0);
+    if (hears && time - control_.heard(rank) > options_.progress_timeout) silent.push_back(rank);
+  }
+  const bool stuck =
+      !running_.empty() && time - last_step_ > options_.progress_timeout + 2 * heartbeat_every_;
+  if (silent.empty() && !stuck) return;
+  const std::string seconds = std::to_string(options_.progress_timeout);
+  const std::string limit = seconds.substr(0, seconds.find('.') + 2) + " s (GRADFLOW_PROGRESS_TIMEOUT)";
+  if (!silent.empty()) {
+    fail(Failure::kPeer,
+         subject() + ": ranks " + list_of(silent) + " have been silent for " + limit +
+             "; they have stopped or died, or cannot be reached",
+         true);
+  } else {
+    fail(Failure::kPeer,
+         subject() + ": no progress for " + limit + "; rank " + std::to_string(topology_.rank) +
+             " waits for ranks " + list_of(awaited()),
+         true);
+  }
+}
+
+// What this rank waits for, in words.
+std::string Domain::subject() const {
+  if (!running_.empty() && running_.front().unit) return "tensor '" + running_.front().unit->name + "'";
+  if (!submitted_.empty()) return "tensor '" + submitted_.begin()->second->name + "'";
+  return name_;
+}
+
+void Domain::release() {
+  const bool well = state == DomainState::kClosed;
+  scatter_.close(well);
+  gather_.close(well);
+  control_.close();
+  if (!well) return;  // MPI may still read what was sent
+  scatter_slots_.clear();
+  gather_slots_.clear();
+  sums_.clear();
+  for (auto *buffer : {&scratch_, &own_, &total_, &zeros_}) std::vector<uint8_t>().swap(*buffer);
+  coordinator_ = Coordinator();
+}
+
+bool Domain::abandon(const std::string &text) {
+  const bool unfinished = !submitted_.empty() || !running_.empty() || join_;
+  state = unfinished ? DomainState::kFailed : DomainState::kClosed;
+  if (!unfinished) return false;
+  failure = Failure::kInternal;
+  error = text;
+  for (Running &run : running_) end_failed(run.unit, failure, text);
+  end_submitted(text);
+  running_.clear();
+  return true;
+}
+
+}  // namespace gf

@@ -1,0 +1,48 @@
+"""Results: where a caller wants them, in which dtype, and that they stay finite."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvd_gradflow.device import arrays
+from hvd_gradflow.reduce.layout import DTYPES
+
+_NUMPY = {DTYPES["float32"]: np.float32, DTYPES["float64"]: np.float64}
+_LARGEST_HALF = 65504.0
+
+
+def checked_out(out, source: arrays.ArrayView, name: str) -> arrays.ArrayView:
+    """Return a view of `out`, if a result of the size and dtype of `source` can be written there."""
+    target = arrays.view(out)
+    if target.readonly or not target.contiguous:
+        raise ValueError(f"tensor {name!r}: out must be contiguous and writable")
+    if target.dtype != source.dtype or target.size != source.size:
+        raise ValueError(
+            f"tensor {name!r}: out has {target.size} elements of {target.dtype_name}, "
+            f"expected {source.size} of {source.dtype_name}"
+        )
+    return target
+
+
+def as_array(engine, result: np.ndarray, source: arrays.ArrayView) -> np.ndarray:
+    """Return a float32 or float64 result in the shape and dtype of `source` (bfloat16: its bits)."""
+    if source.dtype in _NUMPY and result.dtype == _NUMPY[source.dtype]:
+        return result.reshape(source.shape)
+    if source.dtype == DTYPES["float64"]:
+        return result.astype(np.float64).reshape(source.shape)
+    half = np.empty(source.size, np.uint16)
+    engine.store(result.ctypes.data, half.ctypes.data, source.dtype, source.size)
+    if source.dtype == DTYPES["float16"]:
+        half = half.view(np.float16)
+    return half.reshape(source.shape)
+
+
+def saturate(values: np.ndarray, dtype: int) -> None:
+    """Keep finite float32 values finite in float16, in place.
+
+    A code with few bits may return an average that is larger than any input: under ``log4`` 60000 becomes
+    65536. What is not finite stays so.
+    """
+    if dtype == DTYPES["float16"] and values.size and max(values.max(), -values.min()) > _LARGEST_HALF:
+        over = np.isfinite(values) & (np.abs(values) > _LARGEST_HALF)
+        values[over] = np.copysign(np.float32(_LARGEST_HALF), values[over])
