@@ -21,6 +21,10 @@ from hvd_gradflow.reduce.results import as_array, checked_out, saturate
 from hvd_gradflow.reduce.topology import discover
 
 _F32, _F64 = DTYPES["float32"], DTYPES["float64"]
+_THREADS = (
+    "MPI runs without MPI_THREAD_MULTIPLE, which the background engine needs; import mpi4py (or call "
+    "hvd.init()) before anything else initializes MPI, and use an MPI library with threads"
+)
 _NUMPY = {_F32: np.float32, _F64: np.float64}
 
 
@@ -54,10 +58,7 @@ class Reducer:
         from hvd_gradflow.reduce import _engine as native
 
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise UnsupportedError(
-                "MPI runs without MPI_THREAD_MULTIPLE, which the background engine needs; import mpi4py (or "
-                "call hvd.init()) before anything else initializes MPI, and use an MPI library with threads"
-            )
+            raise UnsupportedError(_THREADS)
         self.config = configuration.load() if config is None else config
         self.name = name
         self.codec = _codec(codec)
@@ -67,8 +68,7 @@ class Reducer:
         finish(request, self.config.submit_timeout, f"setting up the reducer {name!r}")
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         settings = {"version": hvd_gradflow.__version__, **self.config.shared()}
-        everyone = exchange(self._comm, settings, self.config.submit_timeout, "setting up a reducer")
-        require_equal(everyone, "setting")
+        require_equal(self.exchange(settings, "setting up a reducer"), "setting")
         chunk = self.config.chunk_kib * 1024
         self._topology = discover(
             self._comm,
@@ -94,8 +94,6 @@ class Reducer:
         self.streams: dict[str, Any] = {}
         lifecycle.register(self)
 
-    # -- where it runs ---------------------------------------------------------------------------
-
     @property
     def nodes(self) -> list[list[int]]:
         """Ranks of each node."""
@@ -115,8 +113,6 @@ class Reducer:
     def local_rank(self) -> int:
         """This rank's place in its node."""
         return self._topology.node.index(self.rank)
-
-    # -- reductions ------------------------------------------------------------------------------
 
     def allreduce_async(
         self,
@@ -254,8 +250,6 @@ class Reducer:
         self._sequence[name] = sequence + 1
         self._under_way[name] = unit
         return unit
-
-    # -- joining, residuals, ending ------------------------------------------------------------------
 
     def join_async(self) -> Handle:
         """Say that this rank has no more data: until all ranks have, it takes part with zeros.
