@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from hvd_gradflow.errors import ConfigError
+from hvd_gradflow.errors import ConfigError, did_you_mean
 
 PREFIX = "GRADFLOW_"
 
@@ -99,9 +98,9 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         if not key.startswith(PREFIX):
             continue
         if key not in kinds:
-            close = difflib.get_close_matches(key, kinds, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            raise ConfigError(f"unknown variable {key}{hint}; known: {', '.join(sorted(kinds))}")
+            raise ConfigError(
+                f"unknown variable {key}{did_you_mean(key, kinds)}; known: {', '.join(sorted(kinds))}"
+            )
         f = kinds[key]
         kind: Any = type(f.default)
         try:

@@ -31,4 +31,13 @@ class UnsupportedError(GradflowError, NotImplementedError):
 
 def unknown_name(kind: str, name: object, known) -> ConfigError:
     """The one sentence for a name that does not exist, with the list of what does."""
-    return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(sorted(map(str, known)))}")
+    names = sorted(map(str, known))
+    return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(names)}{did_you_mean(name, names)}")
+
+
+def did_you_mean(name: object, known) -> str:
+    """Return the end of a sentence on a name that does not exist: the nearest one that does, if any is near."""
+    import difflib
+
+    close = difflib.get_close_matches(str(name), known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvd_gradflow.errors import ConfigError
+from hvd_gradflow.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -166,4 +166,5 @@ class Codec:
         for option in options:
             if option not in known:
                 listed = ", ".join(sorted(known)) or "it has none"
-                raise ConfigError(f"codec {cls.name!r}: unknown option {option!r}; known: {listed}")
+                hint = did_you_mean(option, known)
+                raise ConfigError(f"codec {cls.name!r}: unknown option {option!r}; known: {listed}{hint}")

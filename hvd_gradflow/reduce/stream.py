@@ -19,6 +19,7 @@ from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import saturate
 
+_said: list[bool] = []  # that nothing is encoded on one node: once a process
 _IMPORTANCE = ("energy", "coordinate")
 
 
@@ -92,6 +93,14 @@ class GradientStream:
         Factors.of(op, reducer.size, True, prescale, postscale)
         self.restart()
         reducer.streams[scope] = self
+        encodes = any(codec.lossy for codec in self._table.values())
+        if encodes and reducer.node_count == 1 and reducer.size > 1 and reducer.rank == 0 and not _said:
+            _said.append(True)
+            events.warn(
+                "all %d ranks are on one node, where nothing is encoded (memory is faster than any codec); to try "
+                "compression on one machine set GRADFLOW_RANKS_PER_NODE=1",
+                reducer.size,
+            )
 
     def restart(self) -> None:
         """Begin with the policy's first choice again (after a join)."""
