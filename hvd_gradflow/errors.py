@@ -36,7 +36,7 @@ def unknown_name(kind: str, name: object, known) -> ConfigError:
 
 
 def did_you_mean(name: object, known) -> str:
-    """Return the end of a sentence on a name that does not exist: the nearest one that does, if any is near."""
+    """Return the end of a sentence on an unknown name: the nearest one that exists, if any is near."""
     import difflib
 
     close = difflib.get_close_matches(str(name), known, n=1)

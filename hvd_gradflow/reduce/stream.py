@@ -97,8 +97,8 @@ class GradientStream:
         if encodes and reducer.node_count == 1 and reducer.size > 1 and reducer.rank == 0 and not _said:
             _said.append(True)
             events.warn(
-                "all %d ranks are on one node, where nothing is encoded (memory is faster than any codec); to try "
-                "compression on one machine set GRADFLOW_RANKS_PER_NODE=1",
+                "all %d ranks are on one node, where nothing is encoded (memory is faster than any codec); "
+                "to try compression on one machine set GRADFLOW_RANKS_PER_NODE=1",
                 reducer.size,
             )
 
