@@ -126,12 +126,11 @@ cdef class NativeEngine:
         self.pid = getpid()
 
     def __dealloc__(self):
-        # After a fork the thread is not there to be waited for.
+        # The C++ object stays: MPI_Finalize, which may come after the interpreter's end, calls it once more.
+        # After a fork its thread is not there to be waited for.
         if self.engine != NULL and self.pid == getpid():
             with nogil:
                 self.engine.stop()
-            del self.engine
-            self.engine = NULL
 
     def add_codec(self, codec):
         """Let units use a codec that is written in Python, found by its spec."""

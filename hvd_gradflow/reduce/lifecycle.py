@@ -17,6 +17,7 @@ _FAREWELL = 5.0  # seconds to tell the other ranks before the process aborts
 _LAST_RESORT = 20.0  # seconds that MPI_Abort may take
 
 _engine: Any = None
+_warner: Any = None  # the thread that passes on the engine's warnings
 _lock = threading.Lock()
 # Until it is closed the engine reads a reducer's memory, whether or not the program still holds it.
 _reducers: list[Any] = []
@@ -27,7 +28,7 @@ _in_child = False  # forked from a process with an engine
 
 def engine():
     """Return the one engine of this process, started at the first call."""
-    global _engine, _previous_hook
+    global _engine, _previous_hook, _warner
     check_process()
     with _lock:
         if _engine is None:
@@ -35,7 +36,8 @@ def engine():
             from hvd_gradflow.reduce import _engine as native
 
             _engine = native.NativeEngine(_kernels.api_capsule())
-            threading.Thread(target=_pass_on_warnings, args=(_engine,), daemon=True).start()
+            _warner = threading.Thread(target=_pass_on_warnings, args=(_engine,), daemon=True)
+            _warner.start()
             atexit.register(_at_exit)
             os.register_at_fork(after_in_child=_forked)
             _previous_hook = sys.excepthook
@@ -131,6 +133,7 @@ def _at_exit() -> None:
             _engine.wait_closed(reducer.domain, _FAREWELL)
             failed = True
     _engine.stop()
+    _warner.join(_FAREWELL)  # it must not wake up in an interpreter that is half gone
     if failed:
         abort()
 
