@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from hvd_gradflow.errors import ConfigError, did_you_mean
+from hvd_gradflow.errors import ConfigError, did_you_mean, unknown_name
 
 PREFIX = "GRADFLOW_"
 
@@ -70,7 +70,7 @@ class Config:
         known = {f.name for f in fields(self)}
         for name in options:
             if name not in known:
-                raise ConfigError(f"unknown setting {name!r}; known: {', '.join(sorted(known))}")
+                raise unknown_name("setting", name, known)
         return replace(self, **options)
 
     def shared(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hvd_gradflow import events
 from hvd_gradflow.codec import get
 from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.device import arrays
-from hvd_gradflow.errors import ConfigError, GradflowError
+from hvd_gradflow.errors import GradflowError, unknown_name
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify
@@ -34,9 +34,7 @@ class _Filling:
         for slot in bucket.slots:
             if self.residual is not None:
                 residuals.hold(slot.spec.name, self.residual[slot.begin : slot.end])
-        self.begin_round()
-
-    def begin_round(self) -> None:
+        # Of the present round; an entry goes when its tensor was waited for.
         self.present: dict[str, bool] = {}  # name -> its input is finite
         self.owed: dict[str, np.ndarray] = {}
         self.units: dict[str, Any] = {}  # name -> the engine's unit that carries it
@@ -74,7 +72,7 @@ class GradientStream:
         importance: str = "energy",
     ):
         if importance not in _IMPORTANCE:
-            raise ConfigError(f"unknown importance {importance!r}; known: {', '.join(_IMPORTANCE)}")
+            raise unknown_name("importance", importance, _IMPORTANCE)
         if scope in reducer.streams:
             raise GradflowError(f"the reducer {reducer.name!r} already has a stream with scope {scope!r}")
         names = [s.name for s in specs]
