@@ -159,7 +159,7 @@ class GradientStream:
         values = filling.values[slot.begin : slot.end]
         finite = True
         if filling.bucket.dtype == DTYPES["float64"]:
-            values[:] = np.frombuffer(_bytes(source), np.float64)
+            values[:] = source.numpy().reshape(-1)
         else:
             finite = self.reducer.engine.load(source.address, source.dtype, values.ctypes.data, source.size)
         if finite:
@@ -261,7 +261,7 @@ class GradientStream:
                 )
             address = target.address
         if values.dtype == np.float64:
-            np.frombuffer(_bytes(arrays.view(out)), np.float64)[:] = values
+            target.numpy().reshape(-1)[:] = values
         else:
             self.reducer.engine.store(values.ctypes.data, address, dtype, values.size)
         return out
@@ -321,9 +321,3 @@ class GradientStream:
     def close(self) -> None:
         """Let the reducer forget this stream; what is under way must have been waited for."""
         self.reducer.streams.pop(self.scope, None)
-
-
-def _bytes(view):
-    import ctypes
-
-    return (ctypes.c_char * (view.size * 8)).from_address(view.address)
