@@ -3,17 +3,22 @@
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libcpp.vector cimport vector
 
 from kernels_api cimport (
     GF_API_CAPSULE,
     Level,
     api,
     available_levels,
-    body_bytes,
+    deadzone_add_codes,
+    deadzone_encode_codes,
+    deadzone_encode_stepped,
     decode_payload,
     encode_payload,
     gf_codec_spec,
+    gf_segment,
     level,
+    max_body_bytes,
     set_level,
     spec_fault,
 )
@@ -42,7 +47,7 @@ cdef gf_codec_spec _spec(dict spec) except *:
 
 def max_encoded_size(dict spec, size_t n):
     """Return the upper bound, in bytes, of a payload of ``n`` elements."""
-    return HEADER_BYTES + body_bytes(_spec(spec), n)
+    return HEADER_BYTES + max_body_bytes(_spec(spec), n)
 
 
 def encode(dict spec, const float[::1] x, float[::1] residual, uint64_t key, uint64_t first, int dtype,
@@ -56,8 +61,7 @@ def encode(dict spec, const float[::1] x, float[::1] residual, uint64_t key, uin
             raise ValueError(f"residual has {residual.shape[0]} elements, expected {n}")
         if n:
             r = &residual[0]
-    if <size_t>out.shape[0] < 32 + body_bytes(s, n):
-        raise ValueError(f"out has {out.shape[0]} bytes, expected at least {32 + body_bytes(s, n)}")
+    _room(s, n, out.shape[0])
     if first % s.block:
         raise ValueError(f"first={first} is not a multiple of the block ({s.block})")
     cdef const float *p = &x[0] if n else NULL
@@ -78,6 +82,85 @@ def decode(dict spec, const uint8_t[::1] payload, float[::1] out, bint add):
         status = decode_payload(s, p, size, o, n, add)
     return status
 
+
+# ---- Codecs with steps that are given (deadzone) -------------------------------------------------------
+
+ctypedef vector[gf_segment] Segments
+
+
+cdef Segments _segments(const uint64_t[::1] ends, const float[::1] steps, size_t n) except *:
+    cdef Segments segments
+    cdef gf_segment segment
+    cdef uint64_t begin = 0
+    cdef Py_ssize_t i
+    if ends.shape[0] != steps.shape[0]:
+        raise ValueError(f"{ends.shape[0]} ends and {steps.shape[0]} steps, expected as many")
+    for i in range(ends.shape[0]):
+        if ends[i] <= begin or ends[i] > n or (i + 1 < ends.shape[0] and ends[i] % 32):
+            raise ValueError(f"segment {i} ends at {ends[i]}: expected ascending multiples of 32, the last one {n}")
+        if not 0.0 <= steps[i] <= 3.4028234e38:
+            raise ValueError(f"step {steps[i]} of segment {i}: expected a finite number that is not negative")
+        segment.end = begin = ends[i]
+        segment.step = steps[i]
+        segment.reserved = 0
+        segments.push_back(segment)
+    if begin != n:
+        raise ValueError(f"segments end at {begin}, expected {n}")
+    return segments
+
+
+cdef _room(const gf_codec_spec &s, size_t n, size_t there):
+    if there < HEADER_BYTES + max_body_bytes(s, n):
+        raise ValueError(f"out has {there} bytes, expected at least {HEADER_BYTES + max_body_bytes(s, n)}")
+
+
+def encode_stepped(dict spec, const uint64_t[::1] ends, const float[::1] steps, const float[::1] x,
+                   float[::1] residual, int dtype, uint8_t[::1] out):
+    """Encode ``x`` with these steps, each up to its end; return the number of bytes written."""
+    cdef gf_codec_spec s = _spec(spec)
+    cdef size_t n = x.shape[0], written
+    cdef Segments segments = _segments(ends, steps, n)
+    cdef float *r = NULL
+    _room(s, n, out.shape[0])
+    if residual is not None:
+        if <size_t>residual.shape[0] != n:
+            raise ValueError(f"residual has {residual.shape[0]} elements, expected {n}")
+        if n:
+            r = &residual[0]
+    cdef const float *p = &x[0] if n else NULL
+    with nogil:
+        written = deadzone_encode_stepped(s, dtype, segments.data(), segments.size(), p, r, n, &out[0])
+    return written
+
+
+def add_codes(dict spec, const uint64_t[::1] ends, const float[::1] steps, const uint8_t[::1] payload,
+              float[::1] acc):
+    """Add a payload's integers to ``acc``; return a ``gf_wire_status``."""
+    cdef gf_codec_spec s = _spec(spec)
+    cdef size_t size = payload.shape[0], n = acc.shape[0]
+    cdef Segments segments = _segments(ends, steps, n)
+    cdef const uint8_t *p = &payload[0] if size else NULL
+    cdef float *o = &acc[0] if n else NULL
+    cdef int status
+    with nogil:
+        status = deadzone_add_codes(s, segments.data(), segments.size(), p, size, o, n)
+    return status
+
+
+def encode_codes(dict spec, const uint64_t[::1] ends, const float[::1] steps, const float[::1] codes, int dtype,
+                 uint8_t[::1] out):
+    """Encode integers, which decode to themselves times the steps; return the number of bytes written."""
+    cdef gf_codec_spec s = _spec(spec)
+    cdef size_t n = codes.shape[0], written
+    cdef Segments segments = _segments(ends, steps, n)
+    _room(s, n, out.shape[0])
+    cdef const float *p = &codes[0] if n else NULL
+    with nogil:
+        written = deadzone_encode_codes(s, dtype, segments.data(), segments.size(), p, n, &out[0])
+    return written
+
+
+# ---- Arrays -------------------------------------------------------------------------------------------
 
 def load_f32(uintptr_t address, int dtype, float[::1] dst):
     """Convert the elements at ``address`` to float32; return whether all are finite."""

@@ -6,6 +6,7 @@
 #ifndef GF_ELEMENTS_H
 #define GF_ELEMENTS_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -239,6 +240,77 @@ GF_FN float gf_half_unscale(uint32_t e) { return gf_float((e - 14u) << 23); }  /
 GF_FN uint16_t gf_half_code(float v, uint32_t e) {
   const uint16_t h = gf_half_from_float(gf_mul(v, gf_half_scale(e)));
   return e == 254u && (h & 0x7fffu) == 0x7800u ? (uint16_t)(h - 1u) : h;
+}
+
+// ---- deadzone: one step for a tensor, blocks of 32 -----------------------------------------------------
+
+#define GF_DZ_BLOCK 32u
+#define GF_DZ_MAX_SHIFT 100u  // a block's step is at most 2^100 times the tensor's
+#define GF_DZ_CODE_BITS 12u   // a gradient's codes: at most 2^12, so that the sum of 2^10 of them
+#define GF_DZ_SUM_BITS 22u    // fits a code of a sum; float32 holds such integers exactly
+
+// How one block is quantized. `shift` is 0 but for blocks whose codes would be too large.
+struct gf_dz_block {
+  float step;    // of this block: the tensor's step times 2^shift
+  float pre;     // power of two that brings the step to a range where its reciprocal is a normal float
+  float inv;     // 1 / (step * pre)
+  float offset;  // added before rounding down; 0.5 would be rounding to nearest
+};
+
+// The step that is `multiple` times the root mean square of n elements with this sum of squares.
+GF_FN float gf_dz_step(double multiple, double energy, double n) {
+  const double step = multiple * sqrt(energy / n);
+  // Sums of squares of the largest floats are finite in double, but the step need not be in float.
+  return step < 3.0e38 ? (float)step : 3.0e38f;
+}
+
+// 2^e for e from -126 to 127.
+GF_FN float gf_power_of_two(int32_t e) { return gf_float((uint32_t)(e + 127) << 23); }
+
+// Exponent of the leading bit of a positive, finite number, denormals included.
+GF_FN int32_t gf_exponent(uint32_t bits) {
+  if (bits >> 23) return (int32_t)(bits >> 23) - 127;
+  int32_t e = -150;
+  while (bits) {
+    ++e;
+    bits >>= 1;
+  }
+  return e;
+}
+
+// The smallest shift with which no code of the block exceeds 2^code_bits.
+GF_FN uint32_t gf_dz_shift(uint32_t max_bits, float step, uint32_t code_bits) {
+  const int32_t over = gf_exponent(max_bits) - gf_exponent(gf_bits(step)) + 1 - (int32_t)code_bits;
+  return over < 0 ? 0u : (over > (int32_t)GF_DZ_MAX_SHIFT ? GF_DZ_MAX_SHIFT : (uint32_t)over);
+}
+
+// `step` positive and finite; step * 2^shift must be finite.
+GF_FN struct gf_dz_block gf_dz_params(float step, uint32_t shift, float offset) {
+  struct gf_dz_block b;
+  b.step = gf_mul(step, gf_power_of_two((int32_t)shift));
+  b.pre = 1.0f;
+  if (b.step < 8.67361737988403547206e-19f) {  // 2^-60
+    b.pre = 18446744073709551616.0f;           // 2^64
+  } else if (b.step > 1152921504606846976.0f) {
+    b.pre = 5.42101086242752217004e-20f;  // 2^-64
+  }
+  b.inv = gf_div(1.0f, gf_mul(b.step, b.pre));
+  b.offset = offset;
+  return b;
+}
+
+// floor(|v| / step + offset); what exceeds `most` (only under the largest shift) is cut off.
+GF_FN uint32_t gf_dz_code(float v, const struct gf_dz_block b, uint32_t most) {
+  const float a = gf_float(gf_abs_bits(v));
+  const float t = gf_add(gf_mul(gf_mul(a, b.pre), b.inv), b.offset);
+  return t < (float)most ? (uint32_t)t : most;
+}
+
+// A finite input never decodes to infinity: what would is the largest finite number.
+GF_FN float gf_dz_value(uint32_t code, uint32_t negative, float step) {
+  const float v = gf_mul((float)code, step);
+  const uint32_t a = gf_bits(v);
+  return gf_float((a > GF_MAX_BITS ? GF_MAX_BITS : a) | (negative ? 0x80000000u : 0u));
 }
 
 #endif

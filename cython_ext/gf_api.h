@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GF_API_VERSION 1
+#define GF_API_VERSION 2
 #define GF_API_CAPSULE "hvd_gradflow.device._kernels.api"
 
 // Element types, as written in wire headers and in announcements.
@@ -38,6 +38,26 @@ struct gf_codec_spec {
   uint64_t params[2];  // the codec's own options
 };
 
+// deadzone's params: [0] holds a double, what is asked for; [1] the rest.
+//   bits 0-7: gf_control; bits 8-15: gf_second; bits 32-63: a float, what is added before rounding down
+enum gf_control {
+  GF_CONTROL_STEP = 0,        // the step, in units of the gradient's root mean square
+  GF_CONTROL_SIMILARITY = 1,  // the cosine between the true average and what arrives
+  GF_CONTROL_RATIO = 2        // uncompressed bytes over bytes sent
+};
+enum gf_second {
+  GF_SECOND_AUTO = 0,       // exact between two nodes, requantize between more
+  GF_SECOND_EXACT = 1,      // the sum of the codes, as it is
+  GF_SECOND_REQUANTIZE = 2  // the sum is encoded once more, with error feedback
+};
+
+// Elements with one step, up to `end` (exclusive) of a payload; a multiple of 32 but for the last one.
+struct gf_segment {
+  uint64_t end;
+  float step;
+  uint32_t reserved;
+};
+
 // One stochastic draw is a function of (key, index): the key is made once per payload by gf_dither_key.
 struct gf_codec_ops {
   void *ctx;  // passed first to each function; a codec in C++ ignores it
@@ -53,6 +73,18 @@ struct gf_codec_ops {
   int (*decode)(void *ctx, const gf_codec_spec *spec, const uint8_t *in, size_t bytes, float *out, size_t n);
   int (*decode_add)(void *ctx, const gf_codec_spec *spec, const uint8_t *in, size_t bytes, float *acc,
                     size_t n);
+
+  // Null but for codecs whose ranks agree on steps ("stepped" codecs): these are integers times a step, so
+  // their sum is a sum of integers, which is exact in any order.
+  // As encode, with these steps.
+  size_t (*encode_stepped)(void *ctx, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
+                           const float *x, float *residual, size_t n, uint8_t *out);
+  // Adds the integers to acc; the payload must have these steps.
+  int (*add_codes)(void *ctx, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
+                   const uint8_t *in, size_t bytes, float *acc, size_t n);
+  // Encodes integers: a payload of these steps that decodes to them times the steps.
+  size_t (*encode_codes)(void *ctx, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
+                         const float *codes, size_t n, uint8_t *out);
 };
 
 struct gf_api {

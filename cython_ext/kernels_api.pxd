@@ -14,6 +14,11 @@ cdef extern from "gf_api.h" nogil:
         uint64_t seed
         uint64_t params[2]
 
+    cdef struct gf_segment:
+        uint64_t end
+        float step
+        uint32_t reserved
+
     cdef struct gf_api:
         int version
         uint64_t (*dither_key)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t) noexcept nogil
@@ -27,12 +32,21 @@ cdef extern from "gf_api.h" nogil:
 
 cdef extern from "kernels/frame.h" namespace "gradflow" nogil:
     const char *spec_fault(const gf_codec_spec &spec)
-    size_t body_bytes(const gf_codec_spec &spec, size_t n)
+    size_t max_body_bytes(const gf_codec_spec &spec, size_t n)
     size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, float *residual, size_t n,
                           uint64_t key, uint64_t first, uint8_t *out)
     int decode_payload(const gf_codec_spec &spec, const uint8_t *payload, size_t size, float *out, size_t n,
                        bint add)
     const gf_api *api()
+
+
+cdef extern from "kernels/deadzone.h" namespace "gradflow" nogil:
+    size_t deadzone_encode_stepped(const gf_codec_spec &spec, int dtype, const gf_segment *segments, size_t count,
+                                   const float *x, float *residual, size_t n, uint8_t *out)
+    size_t deadzone_encode_codes(const gf_codec_spec &spec, int dtype, const gf_segment *segments, size_t count,
+                                 const float *codes, size_t n, uint8_t *out)
+    int deadzone_add_codes(const gf_codec_spec &spec, const gf_segment *segments, size_t count,
+                           const uint8_t *payload, size_t size, float *acc, size_t n)
 
 
 cdef extern from "kernels/levels.h" namespace "gradflow" nogil:

@@ -1,3 +1,4 @@
+#include "deadzone.h"
 #include "float_env.h"
 #include "frame.h"
 #include "levels.h"
@@ -8,7 +9,7 @@ namespace gradflow {
 namespace {
 
 size_t max_encoded_size(void *, const gf_codec_spec *spec, size_t n) {
-  return spec_fault(*spec) ? 0 : sizeof(Header) + body_bytes(*spec, n);
+  return spec_fault(*spec) ? 0 : sizeof(Header) + max_body_bytes(*spec, n);
 }
 
 size_t encode(void *, const gf_codec_spec *spec, const float *x, float *residual, size_t n, uint64_t key,
@@ -57,15 +58,33 @@ double energy(const float *x, size_t n) {
   return level().energy(x, n);
 }
 
-const gf_codec_ops kOps = {nullptr, max_encoded_size, encode, decode, decode_add};
+size_t encode_stepped(void *, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
+                      const float *x, float *residual, size_t n, uint8_t *out) {
+  return deadzone_encode_stepped(*spec, GF_F32, segments, count, x, residual, n, out);
+}
+
+int add_codes(void *, const gf_codec_spec *spec, const gf_segment *segments, size_t count, const uint8_t *in,
+              size_t bytes, float *acc, size_t n) {
+  return deadzone_add_codes(*spec, segments, count, in, bytes, acc, n);
+}
+
+size_t encode_codes(void *, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
+                    const float *codes, size_t n, uint8_t *out) {
+  return deadzone_encode_codes(*spec, GF_F32, segments, count, codes, n, out);
+}
+
+const gf_codec_ops kOps = {nullptr, max_encoded_size, encode, decode, decode_add, nullptr, nullptr, nullptr};
+const gf_codec_ops kSteppedOps = {nullptr,    max_encoded_size, encode,    decode,
+                                  decode_add, encode_stepped,   add_codes, encode_codes};
 
 const gf_api kApi = {GF_API_VERSION, find_codec, dither_key, crc32c, load_f32,
                      store_f32,      sum_f32,    sum_f64,    energy};
 
 }  // namespace
 
-// One table serves all: the codec is in the specification.
+// One table serves most: the codec is in the specification.
 const gf_codec_ops *find_codec(uint16_t id) {
+  if (id == kDeadzone) return &kSteppedOps;
   Layout layout = {};
   return layout_of(id, &layout) ? &kOps : nullptr;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "crc32c.h"
+#include "deadzone.h"
 #include "float_env.h"
 #include "levels.h"
 
@@ -94,6 +95,7 @@ bool layout_of(uint16_t id, Layout *layout) {
 }
 
 const char *spec_fault(const gf_codec_spec &spec) {
+  if (spec.id == kDeadzone) return deadzone_fault(spec);
   Layout layout = {};
   if (!layout_of(spec.id, &layout)) return "unknown codec id";
   const bool uniform = spec.id >= kInt8 && spec.id <= kInt2;
@@ -107,7 +109,8 @@ const char *spec_fault(const gf_codec_spec &spec) {
   return nullptr;
 }
 
-size_t body_bytes(const gf_codec_spec &spec, size_t n) {
+size_t max_body_bytes(const gf_codec_spec &spec, size_t n) {
+  if (spec.id == kDeadzone) return deadzone_max_body(n);
   Layout layout = {};
   if (!layout_of(spec.id, &layout)) return 0;
   return blocks(spec, layout, n) * (size_t)layout.scale_bytes + codes_size(layout, n);
@@ -118,6 +121,7 @@ size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, floa
   const DefaultFloatEnv env;
   Layout layout = {};
   if (spec_fault(spec)) return 0;
+  if (spec.id == kDeadzone) return deadzone_encode(spec, dtype, x, residual, n, out);
   layout_of(spec.id, &layout);
   uint8_t *const scales = out + sizeof(Header);
   const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
@@ -140,37 +144,58 @@ size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, floa
     nonfinite |= encode_run(spec, run);
     crc_codes = level().crc32c(crc_codes, run.codes, codes_size(layout, run.n));
   }
+  const uint32_t crc_scales = level().crc32c(0, scales, scale_bytes);
+  const size_t bytes = codes_size(layout, n);
+  const uint8_t flags =
+      (uint8_t)((spec.rounding == GF_STOCHASTIC ? kFlagStochastic : 0) | (nonfinite ? kFlagNonfinite : 0));
+  return seal_payload(spec, dtype, flags, block_log2(spec, layout), (uint8_t)layout.code_bits, n,
+                      scale_bytes + bytes, crc32c_combine(crc_scales, crc_codes, bytes), out);
+}
+
+size_t seal_payload(const gf_codec_spec &spec, int dtype, uint8_t flags, uint8_t block_log2, uint8_t bits,
+                    size_t n, size_t body, uint32_t crc_body, uint8_t *out) {
   Header h = {};
   h.magic = kMagic;
   h.version = kVersion;
   h.codec = (uint8_t)spec.id;
   h.dtype = (uint8_t)dtype;
-  h.flags =
-      (uint8_t)((spec.rounding == GF_STOCHASTIC ? kFlagStochastic : 0) | (nonfinite ? kFlagNonfinite : 0));
-  h.block_log2 = block_log2(spec, layout);
-  h.bits = (uint8_t)layout.code_bits;
+  h.flags = flags;
+  h.block_log2 = block_log2;
+  h.bits = bits;
   h.count = n;
-  h.bytes = scale_bytes + codes_size(layout, n);
+  h.bytes = body;
+  const uint32_t crc_header = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
+  h.crc = crc32c_combine(crc_header, crc_body, body);
   memcpy(out, &h, sizeof h);
-  const uint32_t crc_front = level().crc32c(0, out, sizeof h + scale_bytes);
-  h.crc = crc32c_combine(crc_front, crc_codes, codes_size(layout, n));
-  memcpy(out, &h, sizeof h);
-  return sizeof h + (size_t)h.bytes;
+  return sizeof h + body;
+}
+
+int check_header(const gf_codec_spec &spec, uint8_t block_log2, uint8_t bits, const uint8_t *in, size_t bytes,
+                 size_t n, Header *header) {
+  Header &h = *header;
+  if (bytes < sizeof h) return GF_WIRE_TRUNCATED;
+  memcpy(&h, in, sizeof h);
+  if (h.magic != kMagic) return GF_WIRE_MAGIC;
+  if (h.version != kVersion) return GF_WIRE_VERSION;
+  if (h.codec != spec.id || h.bits != bits || h.block_log2 != block_log2) return GF_WIRE_CODEC;
+  return h.count != n ? GF_WIRE_COUNT : GF_WIRE_OK;
+}
+
+bool header_content_valid(const Header &h) {
+  return !h.reserved && h.dtype >= GF_F32 && h.dtype <= GF_BF16 &&
+         !(h.flags & ~(kFlagStochastic | kFlagNonfinite));
 }
 
 int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n) {
   Header h;
   Layout layout = {};
   if (spec_fault(spec)) return GF_WIRE_CODEC;
+  if (spec.id == kDeadzone) return deadzone_check(spec, in, bytes, n, nullptr);
   layout_of(spec.id, &layout);
-  if (bytes < sizeof h) return GF_WIRE_TRUNCATED;
-  memcpy(&h, in, sizeof h);
-  if (h.magic != kMagic) return GF_WIRE_MAGIC;
-  if (h.version != kVersion) return GF_WIRE_VERSION;
-  if (h.codec != spec.id || h.bits != layout.code_bits || h.block_log2 != block_log2(spec, layout))
-    return GF_WIRE_CODEC;
-  if (h.count != n) return GF_WIRE_COUNT;
-  if (h.bytes != body_bytes(spec, n)) return GF_WIRE_LENGTH;
+  const int status =
+      check_header(spec, block_log2(spec, layout), (uint8_t)layout.code_bits, in, bytes, n, &h);
+  if (status != GF_WIRE_OK) return status;
+  if (h.bytes != max_body_bytes(spec, n)) return GF_WIRE_LENGTH;
   if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
   if (bytes - sizeof h > h.bytes) return GF_WIRE_LENGTH;
 
@@ -189,8 +214,7 @@ int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, si
     if (layout.code_bits <= 8) valid &= level().codes_valid(layout.code_bits, codes + begin, size);
   }
   if (crc != expected) return GF_WIRE_CHECKSUM;
-  if (h.reserved || h.dtype < GF_F32 || h.dtype > GF_BF16 || h.flags & ~(kFlagStochastic | kFlagNonfinite))
-    return GF_WIRE_CONTENT;
+  if (!header_content_valid(h)) return GF_WIRE_CONTENT;
   bool nonfinite = false;
   if (!valid || !scales_valid(spec, layout, scales, blocks(spec, layout, n), &nonfinite))
     return GF_WIRE_CONTENT;
@@ -203,6 +227,10 @@ int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, f
   const DefaultFloatEnv env;
   const int status = check_payload(spec, in, bytes, n);
   if (status != GF_WIRE_OK) return status;
+  if (spec.id == kDeadzone) {
+    deadzone_decode(in, out, n, add);
+    return GF_WIRE_OK;
+  }
   Layout layout = {};
   layout_of(spec.id, &layout);
   DecodeRun run;

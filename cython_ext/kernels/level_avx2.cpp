@@ -10,7 +10,7 @@
 #include "levels.h"
 
 // Headers of others stay above: what follows is compiled for this level only, and all of it is local.
-#pragma GCC target("avx2,f16c,pclmul,sse4.2,popcnt")
+#pragma GCC target("avx2,f16c,pclmul,sse4.2,popcnt,bmi,bmi2")
 
 #include "../elements.h"
 
@@ -20,14 +20,20 @@ namespace {
 #include "scalar_blocks.h"
 #include "avx2_blocks.h"
 #include "block_loops.h"
+#include "deadzone_bits.h"
+#include "deadzone_scalar.h"
+#include "avx2_deadzone.h"
+#include "deadzone_blocks.h"
 #include "array_loops.h"
 #include "crc32c_x86.h"
 
 }  // namespace
 
-const Level kAvx2 = {"avx2",      encode_uniform, decode_uniform, encode_log4, decode_log4, encode_fp16,
-                     decode_fp16, encode_bf16,    decode_bf16,    encode_none, decode_none, codes_valid,
-                     crc32c,      load_f32,       store_f32,      sum_f32,     sum_f64,     energy};
+const Level kAvx2 = {"avx2",      encode_uniform,  decode_uniform, encode_log4,     decode_log4,
+                     encode_fp16, decode_fp16,     encode_bf16,    decode_bf16,     encode_none,
+                     decode_none, encode_deadzone, check_deadzone, decode_deadzone, codes_valid,
+                     crc32c,      load_f32,        store_f32,      sum_f32,         sum_f64,
+                     energy};
 
 }  // namespace gradflow
 

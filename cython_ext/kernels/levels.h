@@ -30,6 +30,28 @@ struct DecodeRun {
   bool add;  // out += values
 };
 
+// One segment of deadzone: elements with one step. Sizes and groups as in docs/wire-format.md.
+struct DeadzoneEncode {
+  const float *x;
+  float *residual;  // null: no error feedback
+  size_t n;
+  float step;          // 0: everything becomes zero
+  float offset;        // of the rounding, below 1
+  uint32_t code_bits;  // codes up to 2^code_bits
+  uint8_t *sizes;
+  uint8_t *out;
+  bool nonfinite;  // set where a block is not finite
+};
+
+struct DeadzoneDecode {
+  const uint8_t *sizes;
+  const uint8_t *in;
+  float *out;
+  size_t n;
+  float step;
+  bool add;  // out += values
+};
+
 struct Level {
   const char *name;
   // Encoders return whether one of the blocks is not finite.
@@ -43,6 +65,9 @@ struct Level {
   void (*decode_bf16)(const DecodeRun &run);
   bool (*encode_none)(const EncodeRun &run);
   void (*decode_none)(const DecodeRun &run);
+  size_t (*encode_deadzone)(DeadzoneEncode *run);  // returns the bytes of its groups
+  bool (*check_deadzone)(const DeadzoneDecode &run, bool *nonfinite);
+  void (*decode_deadzone)(const DeadzoneDecode &run);
   // Whether no code of this width (8, 4, 2) is the most negative one, which encoders never write.
   bool (*codes_valid)(int bits, const uint8_t *codes, size_t bytes);
   uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t bytes);
