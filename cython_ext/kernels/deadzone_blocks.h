@@ -188,12 +188,12 @@ inline bool dz_parse(BitReader *r, DzParsed *p, Magnitudes *codes) {
     if (kKeep) codes->add(scatter_bits(bits, p->coded), b);
   }
   uint32_t alive = p->coded;
-  for (uint64_t rounds = 0; alive; ++rounds) {
+  for (uint64_t j = 1; alive; ++j) {
     const uint32_t on = scatter_bits(r->get((unsigned)__builtin_popcount(alive)), alive);
     alive = on;
     sum += (uint64_t)__builtin_popcount(on) << k;
     if (kKeep) codes->add(on, k);
-    if (rounds << k > 1u << GF_DZ_SUM_BITS) return false;
+    if (on && j << k > 1u << GF_DZ_SUM_BITS) return false;
   }
   return sum > 0 && sum < 1ull << 32 && dz_low_bits((uint32_t)sum, count) == k;
 }
