@@ -31,7 +31,7 @@ from engine_api cimport (
     gf_codec_spec,
     gf_comm_at,
     gf_domain_error,
-    gf_domain_state,
+    gf_segment,
     gf_shared_bytes,
     gf_unit_failure,
     gf_unit_state,
@@ -43,7 +43,7 @@ from hvd_gradflow import errors, events
 
 FLAG_STATISTICS = 2
 FLAG_ERROR_FEEDBACK = 4
-OPEN, CLOSING, CLOSED, FAILED = range(4)
+FLAG_STEPPED = 8
 
 _ERRORS = {
     1: errors.MismatchError,
@@ -104,8 +104,16 @@ cdef class NativeUnit:
         self.keep = None
 
     def energies(self):
-        """Pairs (gradient, residual) of sums of squares, one for each tensor."""
-        return [(e.gradient, e.residual) for e in self.unit.get().energies]
+        """Triples (gradient, residual, total) of sums of squares, one for each tensor.
+
+        Of what was encoded, of what that lost, and of the reduced gradient.
+        """
+        return [(e.gradient, e.residual, e.total) for e in self.unit.get().statistics.energies]
+
+    @property
+    def payload_bytes(self):
+        """Bytes of all payloads of all ranks for it; 0 where nothing was measured."""
+        return self.unit.get().statistics.bytes
 
 
 cdef class NativeEngine:
@@ -145,6 +153,9 @@ cdef class NativeEngine:
         ops.encode = _encode
         ops.decode = _decode
         ops.decode_add = _decode_add
+        ops.encode_stepped = _encode_stepped
+        ops.add_codes = _add_codes
+        ops.encode_codes = _encode_codes
         self.engine.add_codec(spec["id"], ops)
 
     def has_codec(self, int wire_id):
@@ -267,10 +278,6 @@ cdef class NativeEngine:
             closed = self.engine.wait_closed(domain, seconds)
         PyErr_CheckSignals()
         return closed
-
-    def state(self, int domain):
-        """OPEN, CLOSING, CLOSED or FAILED."""
-        return gf_domain_state(self.engine, domain)
 
     def failure(self, int domain):
         """The exception that a domain failed with, or None."""

@@ -20,6 +20,11 @@ cdef extern from "gf_api.h" nogil:
         uint64_t seed
         uint64_t params[2]
 
+    ctypedef struct gf_segment:
+        uint64_t end
+        float step
+        uint32_t reserved
+
     ctypedef struct gf_codec_ops:
         void *ctx
         size_t (*max_encoded_size)(void *, const gf_codec_spec *, size_t) noexcept nogil
@@ -28,6 +33,12 @@ cdef extern from "gf_api.h" nogil:
         int (*decode)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *, size_t) noexcept nogil
         int (*decode_add)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *,
                           size_t) noexcept nogil
+        size_t (*encode_stepped)(void *, const gf_codec_spec *, const gf_segment *, size_t, const float *, float *,
+                                 size_t, uint8_t *) noexcept nogil
+        int (*add_codes)(void *, const gf_codec_spec *, const gf_segment *, size_t, const uint8_t *, size_t,
+                         float *, size_t) noexcept nogil
+        size_t (*encode_codes)(void *, const gf_codec_spec *, const gf_segment *, size_t, const float *, size_t,
+                               uint8_t *) noexcept nogil
 
     ctypedef struct gf_api:
         int version
@@ -48,6 +59,11 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
     cdef struct Energy:
         double gradient
         double residual
+        double total
+
+    cdef struct Statistics:
+        vector[Energy] energies
+        uint64_t bytes
 
     cdef struct UnitSpec:
         uint64_t name_hash
@@ -86,7 +102,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         cbool join
         int64_t value
         string error
-        vector[Energy] energies
+        Statistics statistics
 
     cdef cppclass Traffic:
         Atomic wire
@@ -121,9 +137,6 @@ cdef extern from *:
     #include "engine/engine.hpp"
     static int gf_unit_state(const gf::Unit *unit) { return static_cast<int>(unit->state.load()); }
     static int gf_unit_failure(const gf::Unit *unit) { return static_cast<int>(unit->failure); }
-    static int gf_domain_state(gf::Engine *engine, int domain) {
-      return static_cast<int>(engine->state(domain));
-    }
     static int gf_domain_error(gf::Engine *engine, int domain, std::string *text) {
       gf::Failure kind;
       *text = engine->error(domain, &kind);
@@ -136,7 +149,6 @@ cdef extern from *:
     """
     int gf_unit_state(const Unit *) nogil
     int gf_unit_failure(const Unit *) nogil
-    int gf_domain_state(Engine *, int) nogil
     int gf_domain_error(Engine *, int, string *) nogil
     MPI_Comm gf_comm_at(uintptr_t) nogil
     size_t gf_shared_bytes(int, int, size_t) nogil

@@ -61,5 +61,48 @@ cdef int _decode_add(void *ctx, const gf_codec_spec *spec, const uint8_t *data, 
         return GF_WIRE_CONTENT
 
 
+cdef tuple _steps(const gf_segment *segments, size_t count):
+    return (np.array([segments[i].end for i in range(count)], np.uint64),
+            np.array([segments[i].step for i in range(count)], np.float32))
+
+
+cdef size_t _encode_stepped(void *ctx, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
+                            const float *x, float *residual, size_t n, uint8_t *out) noexcept with gil:
+    cdef const uint8_t[::1] payload
+    try:
+        ends, steps = _steps(segments, count)
+        payload = _codec(ctx, spec).encode_stepped(_floats(x, n), ends, steps, residual=_floats(residual, n))
+        memcpy(out, &payload[0], payload.shape[0])
+        return payload.shape[0]
+    except BaseException as error:
+        _report(error)
+        return 0
+
+
+cdef int _add_codes(void *ctx, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
+                    const uint8_t *data, size_t size, float *acc, size_t n) noexcept with gil:
+    try:
+        ends, steps = _steps(segments, count)
+        _codec(ctx, spec).add_codes(np.asarray(<const uint8_t[:size]> <uint8_t *> data), ends, steps,
+                                    _floats(acc, n))
+        return GF_WIRE_OK
+    except BaseException as error:
+        _report(error)
+        return GF_WIRE_CONTENT
+
+
+cdef size_t _encode_codes(void *ctx, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
+                          const float *codes, size_t n, uint8_t *out) noexcept with gil:
+    cdef const uint8_t[::1] payload
+    try:
+        ends, steps = _steps(segments, count)
+        payload = _codec(ctx, spec).encode_codes(_floats(codes, n), ends, steps)
+        memcpy(out, &payload[0], payload.shape[0])
+        return payload.shape[0]
+    except BaseException as error:
+        _report(error)
+        return 0
+
+
 cdef void _report(error) noexcept:
     events.warn("a codec written in Python failed: %s: %s", type(error).__name__, error)

@@ -11,6 +11,40 @@ std::string list_of(const std::vector<int> &ranks) {
   return text + "]";
 }
 
+namespace {
+
+void put(Writer *w, const Agreement &agreement) {
+  w->put(static_cast<uint64_t>(agreement.ends.size()));
+  for (size_t i = 0; i < agreement.ends.size(); ++i) {
+    w->put(agreement.ends[i]);
+    w->put(agreement.energies[i]);
+  }
+}
+
+void get(Reader *r, Agreement *agreement) {
+  const auto count = r->get<uint64_t>();
+  for (uint64_t i = 0; i < count && !r->bad(); ++i) {
+    agreement->ends.push_back(r->get<uint64_t>());
+    agreement->energies.push_back(r->get<double>());
+  }
+}
+
+}  // namespace
+
+std::vector<uint8_t> pack(const UnitSpec &spec, const Agreement &agreement) {
+  Writer w;
+  w.put(spec);
+  put(&w, agreement);
+  return std::move(w.bytes);
+}
+
+bool unpack(const uint8_t *data, size_t bytes, UnitSpec *spec, Agreement *agreement) {
+  Reader r(data, bytes);
+  *spec = r.get<UnitSpec>();
+  get(&r, agreement);
+  return !r.bad();
+}
+
 std::vector<uint8_t> pack(const Announcement &a) {
   Writer w;
   w.put(a.spec);
@@ -18,6 +52,7 @@ std::vector<uint8_t> pack(const Announcement &a) {
   w.put(static_cast<uint8_t>(a.finite));
   w.text(a.name);
   w.text(a.manifest);
+  put(&w, a.agreement);
   return std::move(w.bytes);
 }
 
@@ -28,6 +63,7 @@ bool unpack(const uint8_t *data, size_t bytes, Announcement *a) {
   a->finite = r.get<uint8_t>() != 0;
   a->name = r.text();
   a->manifest = r.text();
+  get(&r, &a->agreement);
   return !r.bad();
 }
 
@@ -135,6 +171,7 @@ void Coordinator::consider(uint64_t key) {
   pending_.erase(found);
   bool finite = true;
   const Announcement &first = pending.said.begin()->second;
+  Agreement agreement;
   for (auto &entry : pending.said) {
     const Announcement &a = entry.second;
     finite = finite && a.finite;
@@ -143,12 +180,19 @@ void Coordinator::consider(uint64_t key) {
       disagree(pending);
       return;
     }
+    // In order of rank, so that the sums are the same whoever came first.
+    if (agreement.ends.empty()) {
+      agreement = a.agreement;
+    } else {
+      for (size_t i = 0; i < a.agreement.energies.size() && i < agreement.energies.size(); ++i)
+        agreement.energies[i] += a.agreement.energies[i];
+    }
   }
   UnitSpec spec = first.spec;
   if (!finite) spec.flags |= kNonFinite;
   // A joined rank does not know the tensors of the unit, so it could not take part in their statistics.
   if (joined_count_) spec.flags &= ~static_cast<uint32_t>(kStatistics);
-  go_(spec);
+  go_(spec, agreement);
 }
 
 // The largest group that agrees is what was expected; of two alike, the one with the lowest rank.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "protocol.hpp"
+#include "steps.hpp"
 
 namespace gf {
 
@@ -18,14 +19,18 @@ struct Announcement {
   bool finite = true;
   std::string name;
   std::string manifest;  // empty: as this rank sent before for this digest
+  Agreement agreement;   // of a stepped unit whose steps nobody can know yet; else empty
 };
 
 std::vector<uint8_t> pack(const Announcement &announcement);
+// GO: a unit, and what was agreed on for it.
+std::vector<uint8_t> pack(const UnitSpec &spec, const Agreement &agreement);
+bool unpack(const uint8_t *data, size_t bytes, UnitSpec *spec, Agreement *agreement);
 bool unpack(const uint8_t *data, size_t bytes, Announcement *announcement);
 
 class Coordinator {
  public:
-  using Go = std::function<void(const UnitSpec &)>;
+  using Go = std::function<void(const UnitSpec &, const Agreement &)>;
   using Fail = std::function<void(Failure, const std::string &)>;
   using Warn = std::function<void(const std::string &)>;
   using Joined = std::function<void(int last)>;

@@ -27,11 +27,9 @@ void Domain::start() {
   if (topology_.rank == 0) {
     coordinator_.open(
         topology_.size, options_,
-        [this](const UnitSpec &spec) {
-          Writer w;
-          w.put(spec);
-          control_.send_to_others(Message::kGo, 0, 0, w.bytes);
-          go(spec);
+        [this](const UnitSpec &spec, const Agreement &agreement) {
+          control_.send_to_others(Message::kGo, 0, 0, pack(spec, agreement));
+          go(spec, agreement);
         },
         [this](Failure kind, const std::string &text) { fail(kind, text, true); },
         [this](const std::string &text) { host_->warn(text); },
@@ -90,6 +88,7 @@ void Domain::submit(const UnitPtr &unit) {
   a.digest = unit->digest;
   a.finite = unit->finite;
   a.name = unit->name;
+  a.agreement = inputs(*unit);
   if (digests_told_.insert(unit->digest).second) a.manifest = unit->manifest;
   if (topology_.rank == 0) {
     coordinator_.announce(0, std::move(a));
@@ -119,9 +118,10 @@ void Domain::on_joined(int last) {
   host_->finish(unit, UnitState::kDone);
 }
 
-void Domain::go(const UnitSpec &spec) {
+void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
   Running run;
   run.spec = spec;
+  run.agreement = agreement;
   auto found = submitted_.find(spec.name_hash);
   if (found != submitted_.end()) {
     run.unit = found->second;
@@ -147,7 +147,7 @@ void Domain::go(const UnitSpec &spec) {
   }
   run.first = next_chunk_;
   run.remaining = run.geometry.chunks;
-  if (spec.flags & kStatistics) run.energies.resize(run.geometry.chunks);
+  if (run.measured()) run.statistics.resize(run.geometry.chunks);
   next_chunk_ += run.geometry.chunks;
   last_step_ = now();
   if (run.geometry.chunks == 0) {
@@ -161,25 +161,40 @@ void Domain::go(const UnitSpec &spec) {
 // same sums.
 void Domain::finish(Running *run) {
   ++traffic.units;
+  steps_known(run);  // every rank learns, also one that owns no chunk of it
+  Statistics sums;
+  const std::vector<uint64_t> ends = ends_of(*run);
+  sums.energies.resize(ends.size());
+  for (uint64_t c = 0; c < run->statistics.size(); ++c) {
+    size_t tensor = first_tensor(ends, c * run->geometry.chunk);
+    sums.bytes += run->statistics[c].bytes;
+    for (const Energy &e : run->statistics[c].energies) {
+      if (tensor >= sums.energies.size()) break;
+      sums.energies[tensor++] += e;
+    }
+  }
+  // A gradient that is not finite says nothing about the next one.
+  if (!run->steps.ends.empty() && !(run->spec.flags & kNonFinite)) {
+    const uint64_t legs = 2 * static_cast<uint64_t>(topology_.node_count() - 1);
+    controls_[run->spec.name_hash].learn(sums.energies, sums.bytes,
+                                         legs * run->spec.elements * sizeof(float));
+  }
   if (!run->unit) return;
   UnitPtr unit = std::move(run->unit);
   run->unit.reset();
-  unit->energies.assign(std::max<size_t>(unit->ends.size(), 1), Energy{});
-  for (uint64_t c = 0; c < run->energies.size(); ++c) {
-    size_t tensor = first_tensor(*unit, c * run->geometry.chunk);
-    for (const Energy &e : run->energies[c]) {
-      if (tensor >= unit->energies.size()) break;
-      unit->energies[tensor].gradient += e.gradient;
-      unit->energies[tensor].residual += e.residual;
-      ++tensor;
-    }
-  }
+  unit->statistics = std::move(sums);
   host_->finish(unit, UnitState::kDone);
 }
 
-size_t Domain::first_tensor(const Unit &unit, uint64_t element) {
-  return static_cast<size_t>(std::upper_bound(unit.ends.begin(), unit.ends.end(), element) -
-                             unit.ends.begin());
+// Where the unit's tensors end; a rank that has joined knows it of stepped units only.
+std::vector<uint64_t> Domain::ends_of(const Running &run) {
+  if (!run.steps.ends.empty()) return run.steps.ends;
+  if (run.unit && !run.unit->ends.empty()) return run.unit->ends;
+  return {run.spec.elements};
+}
+
+size_t Domain::first_tensor(const std::vector<uint64_t> &ends, uint64_t element) {
+  return static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), element) - ends.begin());
 }
 
 // Units end in any order on a rank, but leave the queue in the common one.
@@ -202,9 +217,15 @@ void Domain::on_control(int source, const ControlHeader &header, const uint8_t *
       }
       break;
     }
-    case Message::kGo:
-      go(Reader(body, bytes).get<UnitSpec>());
-      break;
+    case Message::kGo: {
+      UnitSpec spec;
+      Agreement agreement;
+      if (unpack(body, bytes, &spec, &agreement)) {
+        go(spec, agreement);
+      } else {
+        fail(Failure::kInternal, "a message of rank " + std::to_string(source) + " cannot be read", true);
+      }
+    } break;
     case Message::kCredit:
       (header.a == 0 ? scatter_ : gather_).acknowledged(source, header.b);
       break;

@@ -13,6 +13,7 @@
 #include "control.hpp"
 #include "coordinator.hpp"
 #include "shared.hpp"
+#include "steps.hpp"
 #include "topology.hpp"
 #include "unit.hpp"
 #include "window.hpp"
@@ -63,9 +64,13 @@ class Domain {
     UnitPtr unit;
     const gf_codec_ops *ops = nullptr;
     Geometry geometry;
-    uint64_t first = 0;                         // global number of chunk 0
-    uint64_t remaining = 0;                     // chunks this rank still lacks
-    std::vector<std::vector<Energy>> energies;  // of each chunk; summed in order at the end
+    uint64_t first = 0;                  // global number of chunk 0
+    uint64_t remaining = 0;              // chunks this rank still lacks
+    std::vector<Statistics> statistics;  // of each chunk; summed in order at the end
+    Agreement agreement;                 // came with GO
+    Steps steps;                         // of a stepped codec, once they are known
+    bool stepped() const { return spec.flags & kStepped; }
+    bool measured() const { return spec.flags & (kStatistics | kStepped); }
   };
   struct Chunk {  // where a step stands
     uint64_t unit = 0;
@@ -87,9 +92,11 @@ class Domain {
   bool step_sum();
   bool step_stage();
 
-  void go(const UnitSpec &spec);
+  void go(const UnitSpec &spec, const Agreement &agreement);
   void finish(Running *run);
-  static size_t first_tensor(const Unit &unit, uint64_t element);  // whose range holds the element
+  // Whose range holds the element.
+  static size_t first_tensor(const std::vector<uint64_t> &ends, uint64_t element);
+  static std::vector<uint64_t> ends_of(const Running &run);
   void end_failed(const UnitPtr &unit, Failure kind, const std::string &text);
   void end_submitted(const std::string &text);
   void on_control(int source, const ControlHeader &header, const uint8_t *body, size_t bytes);
@@ -106,8 +113,8 @@ class Domain {
   float *residual(const At &at) const;
   bool result_free(uint64_t g) const;
   uint8_t *result_target(const At &at);
-  void result_done(const At &at, uint8_t *result, std::vector<Energy> energies);
-  void chunk_done(const At &at, std::vector<Energy> energies);
+  void result_done(const At &at, uint8_t *result, Statistics statistics);
+  void chunk_done(const At &at, Statistics statistics);
 
   // Arithmetic on a chunk's elements, in the unit's dtype.
   void sum(const At &at, void *out, const std::vector<const void *> &parts, double scale) const;
@@ -118,11 +125,20 @@ class Domain {
 
   size_t encode(const At &at, const void *x, float *residual, uint64_t stage, uint8_t *out) const;
   void decode(const At &at, const Arrival &arrival, int source, void *out, bool add) const;
+  void check(const At &at, int source, int status) const;
   std::vector<Energy> measure(const At &at, const float *x, const float *residual) const;
+
+  // Stepped codecs (domain_stepped.cpp).
+  Agreement inputs(const Unit &unit);  // what this rank adds to the agreement, where one is needed
+  bool steps_known(Running *run);      // false while an earlier reduction of this name is under way here
+  size_t encode_stepped(const At &at, const std::vector<float> &steps, const float *x, uint8_t *out,
+                        std::vector<Energy> *energies);
+  void add_codes(const At &at, const Arrival &arrival, int source);
+  size_t encode_sum(const At &at, float *own, uint8_t *out, std::vector<Energy> *energies);
   static void collect(const Arrival &arrival, std::vector<Energy> *energies);
   std::vector<int> other_owners(const At &at) const;
   void send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers, size_t payload_bytes,
-            const std::vector<Energy> &energies);
+            uint64_t first_bytes, const std::vector<Energy> &energies);
 
   MPI_Comm comm_;
   Topology topology_;
@@ -152,6 +168,9 @@ class Domain {
   uint64_t sums_made_ = 0, sums_used_ = 0;
   int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
   std::vector<Energy> reduce_energies_;
+  uint64_t reduce_bytes_ = 0;
+  std::unordered_map<uint64_t, StepControl> controls_;  // by the unit's name
+  std::vector<uint8_t> codes_, lost_, payload_;         // of stepped codecs; made when first needed
   std::vector<uint8_t> scratch_, own_, total_, zeros_;
 
   UnitPtr join_;

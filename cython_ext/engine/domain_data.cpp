@@ -24,7 +24,7 @@ const char *status_text(int status) {
     case GF_WIRE_VERSION:
       return "is of another version";
     case GF_WIRE_CODEC:
-      return "is of another codec";
+      return "is of another codec, or has other steps";
     case GF_WIRE_COUNT:
       return "has another number of elements";
     case GF_WIRE_LENGTH:
@@ -66,21 +66,23 @@ uint8_t *Domain::result_target(const At &at) {
   return at.run->unit ? output(at) : scratch_.data();
 }
 
-void Domain::result_done(const At &at, uint8_t *result, std::vector<Energy> energies) {
+void Domain::result_done(const At &at, uint8_t *result, Statistics statistics) {
   if (!shared_) {
     if (at.run->spec.post_scale != 1.0) scaled(at, result, result, at.run->spec.post_scale);
-    chunk_done(at, std::move(energies));
+    chunk_done(at, std::move(statistics));
     return;
   }
-  const uint64_t count = std::min<uint64_t>(energies.size(), Shared::kEnergies - 1);
+  const auto &energies = statistics.energies;
+  const uint64_t front[2] = {std::min<uint64_t>(energies.size(), Shared::kEnergies - 1), statistics.bytes};
+  static_assert(sizeof front <= sizeof(Energy), "they take the place of one Energy");
   uint8_t *trailer = shared_.energies(at.g);
-  std::memcpy(trailer, &count, sizeof count);
-  if (count) std::memcpy(trailer + sizeof(Energy), energies.data(), count * sizeof(Energy));
+  std::memcpy(trailer, front, sizeof front);
+  if (front[0]) std::memcpy(trailer + sizeof(Energy), energies.data(), front[0] * sizeof(Energy));
   shared_.set_result(at.g);
 }
 
-void Domain::chunk_done(const At &at, std::vector<Energy> energies) {
-  if (at.chunk < at.run->energies.size()) at.run->energies[at.chunk] = std::move(energies);
+void Domain::chunk_done(const At &at, Statistics statistics) {
+  if (at.chunk < at.run->statistics.size()) at.run->statistics[at.chunk] = std::move(statistics);
   if (--at.run->remaining == 0) finish(at.run);
 }
 
@@ -167,7 +169,12 @@ void Domain::decode(const At &at, const Arrival &arrival, int source, void *out,
     status = (add ? ops->decode_add : ops->decode)(ops->ctx, &spec.codec, arrival.payload, arrival.bytes,
                                                    static_cast<float *>(out), at.count);
   }
+  check(at, source, status);
+}
+
+void Domain::check(const At &at, int source, int status) const {
   if (status == GF_WIRE_OK) return;
+  const UnitSpec &spec = at.run->spec;
   const std::string name = at.run->unit ? "'" + at.run->unit->name + "'" : "(joined)";
   throw StepError{Failure::kWire, "tensor " + name + ", step " + std::to_string(spec.sequence) + ": chunk " +
                                       std::to_string(at.chunk) + " from rank " + std::to_string(source) +
@@ -176,13 +183,13 @@ void Domain::decode(const At &at, const Arrival &arrival, int source, void *out,
 
 std::vector<Energy> Domain::measure(const At &at, const float *x, const float *residual) const {
   std::vector<Energy> energies;
-  if (!(at.run->spec.flags & kStatistics) || !at.run->unit) return energies;
-  const Unit &unit = *at.run->unit;
+  if (!at.run->measured()) return energies;
+  const std::vector<uint64_t> ends = ends_of(*at.run);
   const uint64_t end = at.begin + at.count;
   uint64_t begin = at.begin;
-  for (size_t tensor = first_tensor(unit, begin); begin < end && energies.size() < Shared::kEnergies - 1;
+  for (size_t tensor = first_tensor(ends, begin); begin < end && energies.size() < Shared::kEnergies - 1;
        ++tensor) {
-    const uint64_t stop = tensor < unit.ends.size() ? std::min(unit.ends[tensor], end) : end;
+    const uint64_t stop = tensor < ends.size() ? std::min(ends[tensor], end) : end;
     Energy e;
     e.gradient = host_->api->energy(x + (begin - at.begin), stop - begin);
     if (residual) e.residual = host_->api->energy(residual + (begin - at.begin), stop - begin);
@@ -194,10 +201,7 @@ std::vector<Energy> Domain::measure(const At &at, const float *x, const float *r
 
 void Domain::collect(const Arrival &arrival, std::vector<Energy> *energies) {
   if (energies->size() < arrival.energy_count) energies->resize(arrival.energy_count);
-  for (size_t i = 0; i < arrival.energy_count; ++i) {
-    (*energies)[i].gradient += arrival.energy(i).gradient;
-    (*energies)[i].residual += arrival.energy(i).residual;
-  }
+  for (size_t i = 0; i < arrival.energy_count; ++i) (*energies)[i] += arrival.energy(i);
 }
 
 std::vector<int> Domain::other_owners(const At &at) const {
@@ -209,8 +213,8 @@ std::vector<int> Domain::other_owners(const At &at) const {
 }
 
 void Domain::send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers,
-                  size_t payload_bytes, const std::vector<Energy> &energies) {
-  const size_t bytes = slot->seal(at.g, payload_bytes, energies);
+                  size_t payload_bytes, uint64_t first_bytes, const std::vector<Energy> &energies) {
+  const size_t bytes = slot->seal(at.g, payload_bytes, first_bytes, energies);
   constexpr size_t kWireHeader = 32;  // of a payload of `none`
   const size_t plain = sizeof(DataHeader) + kWireHeader + at.count * at.run->spec.element_bytes();
   for (int peer : peers) {

@@ -71,6 +71,7 @@ bool Domain::step_sum() {
       if (sums_made_ - sums_used_ >= sums_.size()) return false;
       sum_node(at, sums_[sums_made_++ % sums_.size()].data(), 1.0);
     } else {
+      if (!steps_known(at.run)) return false;
       const int peer = topology_.owner(at.home, at.slice);
       auto &slots = scatter_slots_[peer];
       SendSlot &slot = slots[scatter_counts_[peer] % slots.size()];
@@ -78,9 +79,17 @@ bool Domain::step_sum() {
       ++scatter_counts_[peer];
       slot.reserve(capacity_);
       sum_node(at, scratch_.data(), 1.0);
-      float *res = residual(at);
-      const size_t bytes = encode(at, scratch_.data(), res, 0, slot.payload());
-      send(at, &scatter_, &slot, {peer}, bytes, measure(at, reinterpret_cast<float *>(scratch_.data()), res));
+      auto *x = reinterpret_cast<float *>(scratch_.data());
+      std::vector<Energy> energies;
+      size_t bytes;
+      if (at.run->stepped()) {
+        bytes = encode_stepped(at, at.run->steps.first, x, slot.payload(), &energies);
+      } else {
+        float *res = residual(at);
+        bytes = encode(at, x, res, 0, slot.payload());
+        energies = measure(at, x, res);
+      }
+      send(at, &scatter_, &slot, {peer}, bytes, 0, energies);
     }
     if (shared_) shared_.set_reduced(at.g);
     advance(&summing_);
@@ -98,21 +107,28 @@ bool Domain::step_reduce() {
       advance(&reducing_);
       continue;
     }
-    if (sums_made_ == sums_used_) return false;
+    if (sums_made_ == sums_used_ || !steps_known(at.run)) return false;
+    const bool stepped = at.run->stepped();
     uint8_t *own = sums_[sums_used_ % sums_.size()].data();
     // Adding the first two in either order gives the same bits, so only a later home needs another buffer.
     uint8_t *total = at.home <= 1 ? own : total_.data();
     bool moved = false;
     for (; reduce_node_ < topology_.node_count(); ++reduce_node_) {
       if (reduce_node_ == topology_.node) {
-        if (at.home > 1) add(at, total, own);
+        if (at.home > 1 && !stepped) add(at, total, own);
         continue;
       }
       const int peer = topology_.owner(reduce_node_, at.slice);
       Arrival arrival;
       if (!scatter_.front(peer, &arrival)) return moved;
-      decode(at, arrival, peer, total, total == own || reduce_node_ > 0);
+      if (stepped) {
+        if (reduce_bytes_ == 0) codes_.assign(options_.chunk_bytes, 0);
+        add_codes(at, arrival, peer);
+      } else {
+        decode(at, arrival, peer, total, total == own || reduce_node_ > 0);
+      }
       collect(arrival, &reduce_energies_);
+      reduce_bytes_ += arrival.bytes;
       scatter_.consume(peer);
       moved = true;
     }
@@ -126,22 +142,28 @@ bool Domain::step_reduce() {
     ++sums_used_;
     reduce_node_ = 0;
     slot.reserve(capacity_);
-    scaled(at, total, total, at.run->spec.home_scale);
-    float *res = residual(at);
-    const size_t bytes = encode(at, total, res, 1, slot.payload());
-    const auto measured = measure(at, reinterpret_cast<float *>(total), res);
-    std::vector<Energy> energies = std::move(reduce_energies_);
-    reduce_energies_.clear();
-    energies.resize(std::max(energies.size(), measured.size()));
-    for (size_t i = 0; i < measured.size(); ++i) {
-      energies[i].gradient += measured[i].gradient;
-      energies[i].residual += measured[i].residual;
+    size_t bytes;
+    if (stepped) {
+      bytes = encode_sum(at, reinterpret_cast<float *>(own), slot.payload(), &reduce_energies_);
+    } else {
+      scaled(at, total, total, at.run->spec.home_scale);
+      float *res = residual(at);
+      bytes = encode(at, total, res, 1, slot.payload());
+      const auto measured = measure(at, reinterpret_cast<float *>(total), res);
+      if (reduce_energies_.size() < measured.size()) reduce_energies_.resize(measured.size());
+      for (size_t i = 0; i < measured.size(); ++i) {
+        reduce_energies_[i] += measured[i];
+        reduce_energies_[i].total = measured[i].gradient;
+      }
     }
-    send(at, &gather_, &slot, peers, bytes, energies);
     uint8_t *result = result_target(at);
-    Arrival self{at.g, slot.payload(), bytes, nullptr, 0};
+    Arrival self{at.g, slot.payload(), bytes, nullptr, 0, 0};
     decode(at, self, topology_.rank, result, false);
-    result_done(at, result, std::move(energies));
+    Statistics statistics{std::move(reduce_energies_), reduce_bytes_ + peers.size() * bytes};
+    reduce_energies_.clear();
+    send(at, &gather_, &slot, peers, bytes, reduce_bytes_, statistics.energies);
+    reduce_bytes_ = 0;
+    result_done(at, result, std::move(statistics));
     advance(&reducing_);
     return true;
   }
@@ -162,10 +184,11 @@ bool Domain::step_receive() {
     if (!result_free(at.g) || !gather_.front(peer, &arrival)) return false;
     uint8_t *result = result_target(at);
     decode(at, arrival, peer, result, false);
-    std::vector<Energy> energies;
-    collect(arrival, &energies);
+    Statistics statistics;
+    collect(arrival, &statistics.energies);
+    statistics.bytes = arrival.first_bytes + (topology_.nodes.size() - 1) * arrival.bytes;
     gather_.consume(peer);
-    result_done(at, result, std::move(energies));
+    result_done(at, result, std::move(statistics));
     advance(&receiving_);
     return true;
   }
@@ -178,15 +201,18 @@ bool Domain::step_copy() {
   At at;
   if (!resolve(&copying_, &at) || shared_.result_ready(at.g) != at.g + 1) return false;
   if (at.run->unit) scaled(at, output(at), shared_.result(at.g), at.run->spec.post_scale);
-  std::vector<Energy> energies;
-  if (at.run->spec.flags & kStatistics) {
-    uint64_t count;
-    std::memcpy(&count, shared_.energies(at.g), sizeof count);
-    energies.resize(count);
-    std::memcpy(energies.data(), shared_.energies(at.g) + 16, count * sizeof(Energy));
+  Statistics statistics;
+  if (at.run->measured()) {
+    uint64_t front[2];
+    const uint8_t *trailer = shared_.energies(at.g);
+    std::memcpy(front, trailer, sizeof front);
+    statistics.energies.resize(front[0]);
+    statistics.bytes = front[1];
+    if (front[0])
+      std::memcpy(statistics.energies.data(), trailer + sizeof(Energy), front[0] * sizeof(Energy));
   }
   shared_.set_copied(topology_.local, at.g);
-  chunk_done(at, std::move(energies));
+  chunk_done(at, std::move(statistics));
   advance(&copying_);
   return true;
 }

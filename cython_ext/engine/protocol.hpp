@@ -19,6 +19,7 @@ enum : uint32_t {
   kNonFinite = 1,      // some rank's input is not finite: no error feedback, on any rank
   kStatistics = 2,     // energies of gradient and residual accompany the payloads
   kErrorFeedback = 4,  // residuals are kept
+  kStepped = 8,        // the codec's steps are agreed on (steps.hpp), which takes the same energies
 };
 
 // All that must be equal on every rank, and all that a rank needs to take part with zeros.
@@ -47,13 +48,27 @@ struct ControlHeader {
 struct DataHeader {
   uint64_t chunk = 0;          // global number of the chunk, a check of the order
   uint32_t payload_bytes = 0;  // its true size
-  uint32_t statistics = 0;     // pairs of doubles after the payload
+  uint32_t statistics = 0;     // Energies after the payload
+  uint64_t first_bytes = 0;    // beside a result: of the payloads that were added up for it
 };
 
-// Two sums of squares for one tensor in one chunk.
+// Sums of squares for one tensor in one chunk.
 struct Energy {
-  double gradient = 0;
-  double residual = 0;
+  double gradient =
+      0;  // of what was encoded, without residuals; both encodings, but for stepped codecs the first
+  double residual = 0;  // of what that lost, in both encodings
+  double total = 0;     // of the reduced gradient
+  void operator+=(const Energy &other) {
+    gradient += other.gradient;
+    residual += other.residual;
+    total += other.total;
+  }
+};
+
+// What is known of one chunk, or of a whole unit.
+struct Statistics {
+  std::vector<Energy> energies;  // one for each tensor, in order
+  uint64_t bytes = 0;            // of all payloads for it, to and from its home
 };
 
 enum class Failure : int { kNone = 0, kMismatch = 1, kPeer = 2, kWire = 3, kInternal = 4 };

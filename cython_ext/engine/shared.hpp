@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "protocol.hpp"
+
 namespace gf {
 
 class Shared {
@@ -47,7 +49,7 @@ class Shared {
 
  private:
   static size_t up(size_t n) { return (n + kLine - 1) / kLine * kLine; }
-  static size_t stride(size_t chunk_bytes) { return up(chunk_bytes) + kEnergies * 16; }
+  static size_t stride(size_t chunk_bytes) { return up(chunk_bytes) + kEnergies * sizeof(Energy); }
   static size_t lines(int ranks, int slots) { return (2 * static_cast<size_t>(ranks) + 2) * slots; }
   uint64_t *line(int row, uint64_t g) const {
     return reinterpret_cast<uint64_t *>(base_ + (row * slots_ + g % slots_) * kLine);

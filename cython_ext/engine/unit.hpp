@@ -30,7 +30,7 @@ struct Unit {
   Failure failure = Failure::kNone;
   std::string error;
   int64_t value = 0;
-  std::vector<Energy> energies;  // one for each tensor
+  Statistics statistics;
 };
 
 using UnitPtr = std::shared_ptr<Unit>;

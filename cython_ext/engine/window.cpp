@@ -22,11 +22,13 @@ bool SendSlot::free() {
   return done != 0;
 }
 
-size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, const std::vector<Energy> &energies) {
+size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes,
+                      const std::vector<Energy> &energies) {
   DataHeader header;
   header.chunk = chunk;
   header.payload_bytes = static_cast<uint32_t>(payload_bytes);
   header.statistics = static_cast<uint32_t>(energies.size());
+  header.first_bytes = first_bytes;
   std::memcpy(buffer_.data(), &header, sizeof header);
   const size_t extra = energies.size() * sizeof(Energy);
   if (extra) std::memcpy(payload() + payload_bytes, energies.data(), extra);
@@ -111,6 +113,7 @@ bool Window::front(int rank, Arrival *arrival) {
   arrival->bytes = header.payload_bytes;
   arrival->energies = arrival->payload + header.payload_bytes;
   arrival->energy_count = header.statistics;
+  arrival->first_bytes = header.first_bytes;
   const size_t told = sizeof header + arrival->bytes + arrival->energy_count * sizeof(Energy);
   if (static_cast<size_t>(peer.bytes) != told) {
     throw MpiError{"a chunk of " + std::to_string(peer.bytes) + " bytes whose header says " +

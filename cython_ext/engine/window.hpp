@@ -35,7 +35,8 @@ class SendSlot {
     if (buffer_.size() < capacity) buffer_.resize(capacity);
   }
   // Energies go after the payload; the header before it.
-  size_t seal(uint64_t chunk, size_t payload_bytes, const std::vector<Energy> &energies);
+  size_t seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes,
+              const std::vector<Energy> &energies);
   void send(MPI_Comm comm, int peer, int tag, size_t bytes);
 
  private:
@@ -50,6 +51,7 @@ struct Arrival {
   size_t bytes;
   const uint8_t *energies;  // not aligned
   size_t energy_count;
+  uint64_t first_bytes;
   Energy energy(size_t i) const {
     Energy e;
     __builtin_memcpy(&e, energies + i * sizeof(Energy), sizeof(Energy));

@@ -39,12 +39,16 @@ class Codec:
         Whether a finite float32 array may come back changed.
     bits_per_element : float
         Nominal, without scales and header.
+    stepped : bool
+        Whether all ranks quantize with the same steps, so that a sum is one of integers; then it also has
+        ``encode_stepped``, ``add_codes`` and ``encode_codes`` (see :class:`hvd_gradflow.codec.deadzone.Deadzone`).
     """
 
     name: ClassVar[str] = ""
     wire_id: ClassVar[int] = 0
     lossy: ClassVar[bool] = True
     bits_per_element: ClassVar[float] = 32.0
+    stepped: ClassVar[bool] = False
 
     def encode(
         self,

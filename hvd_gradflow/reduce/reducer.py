@@ -226,6 +226,8 @@ class Reducer:
         flags = native.FLAG_ERROR_FEEDBACK if residual is not None else 0
         if statistics:
             flags |= native.FLAG_STATISTICS
+        if codec.stepped:
+            flags |= native.FLAG_STEPPED
         unit = self.engine.submit(
             self.domain,
             name=name,

@@ -241,7 +241,7 @@ class GradientStream:
         if filling.energies[0] is not unit:
             filling.energies = (unit, unit.energies())
         energies = filling.energies[1]
-        gradient, residual = energies[slot.index if len(energies) > 1 else 0] if energies else (0.0, 0.0)
+        gradient, residual, _ = energies[slot.index if len(energies) > 1 else 0] if energies else (0.0, 0.0, 0.0)
         if gradient > 0:
             self._statistics[slot.spec.name] = (gradient, residual)
 

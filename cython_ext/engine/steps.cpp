@@ -1,0 +1,108 @@
+#include "steps.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "../elements.h"
+
+// Only +, -, *, / and square roots: they are the same on every machine, other functions need not be.
+namespace gf {
+
+namespace {
+constexpr double kSmallest = 1.0 / 256, kLargest = 256;  // multiples of the root mean square
+constexpr double kFastest = 2;                           // change of a multiple from one step to the next
+
+int control_of(const gf_codec_spec &codec) { return static_cast<int>(codec.params[1] & 0xff); }
+int second_of(const gf_codec_spec &codec) { return static_cast<int>(codec.params[1] >> 8 & 0xff); }
+
+double limited(double value, double low, double high) { return std::min(std::max(value, low), high); }
+}  // namespace
+
+std::vector<gf_segment> Steps::cut(const std::vector<float> &steps, uint64_t begin, uint64_t count) const {
+  std::vector<gf_segment> segments;
+  auto tensor = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
+  for (uint64_t at = begin; at < begin + count && tensor < ends.size(); ++tensor) {
+    at = std::min(ends[tensor], begin + count);
+    segments.push_back({at - begin, steps[tensor], 0});
+  }
+  return segments;
+}
+
+bool StepControl::knows(const std::vector<uint64_t> &ends, const gf_codec_spec &codec) const {
+  if (ends.size() != tensors_.size() || std::memcmp(&codec, &codec_, sizeof codec) != 0) return false;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (tensors_[i].end != ends[i] || tensors_[i].energy <= 0) return false;
+  }
+  return true;
+}
+
+double StepControl::asked() const {
+  double value;
+  std::memcpy(&value, &codec_.params[0], sizeof value);
+  return value;
+}
+
+// What is known already stays: an agreement may be about one new tensor only.
+void StepControl::agree(const Agreement &agreement, const gf_codec_spec &codec) {
+  bool same = agreement.ends.size() == tensors_.size() && std::memcmp(&codec, &codec_, sizeof codec) == 0;
+  for (size_t i = 0; same && i < tensors_.size(); ++i) same = tensors_[i].end == agreement.ends[i];
+  codec_ = codec;
+  if (!same) {
+    double multiple = 1;
+    if (control_of(codec) == GF_CONTROL_STEP) multiple = asked();
+    // The error of a fine uniform quantizer is step^2 / 12.
+    if (control_of(codec) == GF_CONTROL_SIMILARITY) multiple = std::sqrt(12 * (1 - asked() * asked()));
+    tensors_.assign(agreement.ends.size(), Tensor{});
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      tensors_[i].end = agreement.ends[i];
+      tensors_[i].multiple = multiple;
+    }
+  }
+  for (size_t i = 0; i < tensors_.size() && i < agreement.energies.size(); ++i) {
+    if (tensors_[i].energy <= 0) tensors_[i].energy = agreement.energies[i];
+  }
+}
+
+Steps StepControl::steps(int nodes) const {
+  Steps s;
+  s.exact = second_of(codec_) == GF_SECOND_EXACT || (second_of(codec_) == GF_SECOND_AUTO && nodes <= 2);
+  // Errors of independent encodings add up in the square. Exact: one of each node. Otherwise: one of each
+  // node but the home, and as much again from the second encoding.
+  const double parts = s.exact ? nodes : 2.0 * (nodes - 1);
+  const double second = s.exact ? 1.0 : std::sqrt(static_cast<double>(nodes - 1));
+  uint64_t begin = 0;
+  for (const Tensor &t : tensors_) {
+    const double multiple = t.multiple / std::sqrt(parts);
+    const auto n = static_cast<double>(t.end - begin);
+    s.ends.push_back(t.end);
+    s.first.push_back(gf_dz_step(multiple, t.energy, n));
+    s.second.push_back(gf_dz_step(multiple * second, t.energy, n));
+    begin = t.end;
+  }
+  return s;
+}
+
+void StepControl::learn(const std::vector<Energy> &energies, uint64_t bytes, uint64_t plain_bytes) {
+  const int control = control_of(codec_);
+  for (size_t i = 0; i < tensors_.size() && i < energies.size(); ++i) {
+    Tensor &t = tensors_[i];
+    const Energy &e = energies[i];
+    // If all was rounded to zero, the inputs still tell how small the step must become.
+    const double energy = std::max(e.total, e.gradient);
+    if (!std::isfinite(energy) || !std::isfinite(e.residual)) continue;
+    if (energy > 0) t.energy = energy;
+    double factor = 1;
+    if (control == GF_CONTROL_SIMILARITY && e.total + e.residual > 0) {
+      const double lost = e.residual / (e.total + e.residual);
+      // The loss goes with the square of the step, at most; half of the way in each step is stable.
+      factor = lost > 0 ? std::sqrt(std::sqrt((1 - asked() * asked()) / lost)) : kFastest;
+    } else if (control == GF_CONTROL_RATIO && plain_bytes > 0) {
+      factor = std::sqrt(static_cast<double>(bytes) * asked() / static_cast<double>(plain_bytes));
+    }
+    t.multiple = limited(t.multiple * limited(factor, 1 / kFastest, kFastest), kSmallest, kLargest);
+    if (control == GF_CONTROL_STEP) t.multiple = asked();
+  }
+}
+
+}  // namespace gf

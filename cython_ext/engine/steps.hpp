@@ -1,0 +1,49 @@
+// The steps of stepped codecs (deadzone): what every rank of a domain knows about them, and how they follow
+// what is asked for. The text to it is "Steps" in docs/architecture.md.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "protocol.hpp"
+
+namespace gf {
+
+// What the ranks agree on when no rank can know it from before: each tensor's energy in their inputs, added.
+struct Agreement {
+  std::vector<uint64_t> ends;
+  std::vector<double> energies;
+};
+
+// The steps of one unit's tensors, in its order, for both encodings.
+struct Steps {
+  std::vector<uint64_t> ends;
+  std::vector<float> first, second;
+  bool exact = false;  // the sum of the codes goes on as it is
+
+  // The segments of the elements from `begin` on, relative to it.
+  std::vector<gf_segment> cut(const std::vector<float> &steps, uint64_t begin, uint64_t count) const;
+};
+
+// One unit name's memory, fed with reduced numbers only, so that it is the same on every rank.
+class StepControl {
+ public:
+  // False where an agreement is needed before there can be steps.
+  bool knows(const std::vector<uint64_t> &ends, const gf_codec_spec &codec) const;
+  void agree(const Agreement &agreement, const gf_codec_spec &codec);
+  Steps steps(int nodes) const;
+  // After a reduction: the sums of each tensor, and the bytes of all payloads against those without a codec.
+  void learn(const std::vector<Energy> &energies, uint64_t bytes, uint64_t plain_bytes);
+
+ private:
+  struct Tensor {
+    uint64_t end = 0;
+    double energy = 0;    // of the reduced gradient; 0: not known
+    double multiple = 1;  // of its root mean square
+  };
+  double asked() const;
+  std::vector<Tensor> tensors_;
+  gf_codec_spec codec_{};
+};
+
+}  // namespace gf
