@@ -118,7 +118,8 @@ def load_gradients(path: str) -> dict[str, np.ndarray]:
         If it cannot be read.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # NumPy leaves a file open that is cut off, where it opened it itself.
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files if key != "meta"}
     except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path}: expected an .npz file of float32 arrays: {error}") from error
