@@ -117,7 +117,7 @@ def sample(paths: Sequence[str]) -> dict[str, np.ndarray]:
     about = []
     for path in paths:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = dict(file)
             about.append(json.loads(str(arrays.pop("meta"))))
             model, first = about[-1]["model"], min(map(int, about[-1]["loss_at_step"]))
