@@ -64,9 +64,9 @@ def run_codec_bench(
     ConfigError
         For an unknown codec.
     """
-    chosen = _chosen(codecs)
+    used = chosen(codecs)
     x = gradient_like(max(1, round(megabytes * 2**20 / 4)))
-    rows = [row for c in chosen for row in _codec_rows(c, x, max(1, repeats))]
+    rows = [row for c in used for row in _codec_rows(c, x, max(1, repeats))]
     print_table(rows)
     if json_path:
         with open(json_path, "w", encoding="utf-8") as file:
@@ -91,7 +91,8 @@ def gradient_like(n: int, seed: int = 0) -> np.ndarray:
     return out
 
 
-def _chosen(names: list[str] | None) -> list[Codec]:
+def chosen(names: list[str] | None) -> list[Codec]:
+    """Return the codecs of these names, or all, with their default options."""
     return [registry.get(name) for name in names or registry.names()]
 
 
@@ -105,7 +106,7 @@ def _codec_rows(codec: Codec, x: np.ndarray, repeats: int) -> list[dict[str, Any
         used = codec(rounding="stochastic") if op == "encode_stochastic" else codec
         payload = used.encode(x)
         error = float(np.linalg.norm((used.decode(payload) - x).astype(np.float64))) / norm
-        seconds, copying = _alternate(_work(op, used, x, payload), lambda: np.copyto(copy, x), repeats)
+        seconds, copying = alternate(work(op, used, x, payload), lambda: np.copyto(copy, x), repeats)
         rows.append(
             {
                 "codec": codec.name,
@@ -120,8 +121,8 @@ def _codec_rows(codec: Codec, x: np.ndarray, repeats: int) -> list[dict[str, Any
     return rows
 
 
-def _work(op: str, codec: Codec, x: np.ndarray, payload: np.ndarray) -> Callable[[], Any]:
-    """What is timed for an operation, with all memory allocated."""
+def work(op: str, codec: Codec, x: np.ndarray, payload: np.ndarray) -> Callable[[], Any]:
+    """Return what is timed for one of OPERATIONS, with all memory allocated."""
     if op == "decode_add":
         acc = np.zeros_like(x)
         return lambda: codec.decode_add(payload, acc)
@@ -130,8 +131,8 @@ def _work(op: str, codec: Codec, x: np.ndarray, payload: np.ndarray) -> Callable
     return lambda: codec.encode(x, residual=residual, key=1, out=out)
 
 
-def _alternate(work: Callable[[], Any], copy: Callable[[], Any], repeats: int) -> tuple[float, float]:
-    """Median seconds of each, run in turn; the first run of each is not counted.
+def alternate(work: Callable[[], Any], copy: Callable[[], Any], repeats: int) -> tuple[float, float]:
+    """Return the median seconds of each, run in turn; the first run of each is not counted.
 
     The seconds are the calling thread's own: what else the machine does counts less.
     """

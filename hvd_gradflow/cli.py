@@ -49,7 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure on this machine")
     benches = bench.add_subparsers(metavar="WHAT", required=True)
     codec = benches.add_parser("codec", help="encode and decode speed, bytes and error of each codec")
-    codec.add_argument("--megabytes", type=_positive, default=64, metavar="N", help="float32 to encode (64)")
+    codec.add_argument("--megabytes", type=_positive, default=64, metavar="N", help="float32 to time (64)")
+    codec.add_argument("--gradients", metavar="FILE", help="on recorded ones: an .npz file of float32 arrays")
     codec.add_argument("--codecs", nargs="+", metavar="NAME", help="which ones (all)")
     codec.add_argument("--repeats", type=_positive, metavar="N", help="runs a figure is the median of")
     codec.set_defaults(run=_bench_codec)
@@ -78,12 +79,17 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _bench_codec(arguments: argparse.Namespace) -> int:
-    from hvd_gradflow.bench_codec import run_codec_bench
-
     options: dict[str, Any] = {"megabytes": arguments.megabytes, "codecs": arguments.codecs}
     if arguments.repeats:
         options["repeats"] = arguments.repeats
-    run_codec_bench(json_path=arguments.json, **options)
+    if arguments.gradients:
+        from hvd_gradflow.bench_gradients import run_gradient_bench
+
+        run_gradient_bench(arguments.gradients, json_path=arguments.json, **options)
+    else:
+        from hvd_gradflow.bench_codec import run_codec_bench
+
+        run_codec_bench(json_path=arguments.json, **options)
     return 0
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Train with several compressions and seeds, one run after another, and print what it came to as a table.
 
-    python scripts/train_compare.py none log4 adaptive adaptive:8 --seeds 0 1 2
+    python scripts/train_compare.py none log4 log4:block=64 adaptive adaptive:8 --seeds 0 1 2
 
 A run whose summary lies in the folder already is not run again, so that an interrupted comparison goes on.
-`adaptive:8` is adaptive with a target ratio of 8.
+Options of a compression follow its name: `log4:block=64,rounding=stochastic`; `adaptive:8` is short for
+`adaptive:target_ratio=8`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,36 @@ import sys
 from pathlib import Path
 from statistics import mean
 
+from training.metrics import METRICS
+
 SCRIPTS = Path(__file__).resolve().parent
 
 
 def command(options: argparse.Namespace, way: str, seed: int, file: Path) -> list[str]:
     """The command line of one run."""
-    compression, _, ratio = way.partition(":")
+    compression, chosen = parts(way)
     words = [str(SCRIPTS / "launch.sh"), str(options.ranks), sys.executable, str(SCRIPTS / options.script)]
     words += ["--compression", compression, "--seed", str(seed), "--json", str(file)]
-    return words + (["--target-ratio", ratio] if ratio else []) + options.arguments
+    return words + [word for option in chosen for word in ("--option", option)] + options.arguments
+
+
+def parts(way: str) -> tuple[str, list[str]]:
+    """Name and options (KEY=VALUE) of a compression; raises ArgumentTypeError for what is neither."""
+    name, colon, rest = way.partition(":")
+    chosen = rest.split(",") if colon else []
+    if name == "adaptive" and len(chosen) == 1 and "=" not in rest:
+        chosen = [f"target_ratio={rest}"]
+    if not name or any(not key or not equals for key, equals, _ in (c.partition("=") for c in chosen)):
+        raise argparse.ArgumentTypeError(
+            f"{way!r}: expected NAME, NAME:KEY=VALUE,KEY=VALUE or adaptive:RATIO"
+        )
+    return name, chosen
+
+
+def checked(way: str) -> str:
+    """The way itself, if it can be read."""
+    parts(way)
+    return way
 
 
 def summary(options: argparse.Namespace, way: str, seed: int) -> dict:
@@ -43,17 +65,21 @@ def summary(options: argparse.Namespace, way: str, seed: int) -> dict:
 
 def table(results: dict[str, list[dict]]) -> str:
     """Markdown: one row for each compression, mean and range over the seeds."""
+    first = next(iter(results.values()))[0]
+    metric = METRICS[first.get("metric", "accuracy")]  # summaries of before there was a choice say nothing
     lines = [
-        "| compression | accuracy, % | kB a step | less than uncompressed |",
+        f"| compression | {metric.name}, {metric.unit} | kB a step | less than uncompressed |",
         "| --- | --- | --- | --- |",
     ]
     for way, runs in results.items():
-        accuracies = [100 * r["accuracy"] for r in runs]
+        values = [r[metric.key] for r in runs]
         wire = mean(r["wire_bytes_per_step"] for r in runs) / 1e3
         ratios = [r["wire_ratio"] for r in runs if r["wire_ratio"]]
         saved = f"{mean(ratios):.2f} x" if ratios else "nothing left the node"
-        spread = f"{mean(accuracies):.2f} ({min(accuracies):.2f} to {max(accuracies):.2f})"
-        lines.append(f"| {way.replace(':', ', target ratio ')} | {spread} | {wire:.0f} | {saved} |")
+        low, middle, high = (metric.digits_of(f(values)) for f in (min, mean, max))
+        name, chosen = parts(way)
+        title = ", ".join((name, *(c.replace("_", " ").replace("=", " ") for c in chosen)))
+        lines.append(f"| {title} | {middle} ({low} to {high}) | {wire:.0f} | {saved} |")
     return "\n".join(lines)
 
 
@@ -61,7 +87,7 @@ def main() -> int:
     p = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], epilog="Further options go to the training script."
     )
-    p.add_argument("ways", nargs="+", metavar="COMPRESSION[:RATIO]")
+    p.add_argument("ways", nargs="+", type=checked, metavar="COMPRESSION[:KEY=VALUE,...]")
     p.add_argument("--script", default="train_fashion_torch.py", help="training script in this folder")
     p.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
     p.add_argument("--ranks", type=int, default=2, metavar="N")

@@ -140,6 +140,14 @@ def test_bench_codec_hands_its_options_on(bench):
     ]
 
 
+def test_bench_codec_on_recorded_gradients(monkeypatch):
+    calls = []
+    fake = types.SimpleNamespace(run_gradient_bench=lambda path, **options: calls.append((path, options)))
+    monkeypatch.setitem(sys.modules, "hvd_gradflow.bench_gradients", fake)
+    assert cli.main(["bench", "codec", "--gradients", "x.npz", "--repeats", "2", "--json", "out.json"]) == 0
+    assert calls == [("x.npz", {"json_path": "out.json", "megabytes": 64, "codecs": None, "repeats": 2})]
+
+
 @pytest.mark.parametrize("number", ["0", "-1", "x"])
 def test_bench_codec_refuses_what_is_no_size(number):
     with pytest.raises(SystemExit):

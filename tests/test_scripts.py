@@ -22,7 +22,9 @@ SCRIPTS = ROOT / "scripts"
 DIGITS = SCRIPTS / "train_digits_torch.py"
 FASHION = SCRIPTS / "train_fashion_torch.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # of scripts that are run without a launcher
+TEXT = SCRIPTS / "train_text_torch.py"
 KEYS = {
+    "metric",
     "accuracy",
     "seconds",
     "steps",
@@ -31,6 +33,7 @@ KEYS = {
     "wire_ratio",
     "weights_sha256",
     "compression",
+    "options",
     "world_size",
 }
 ONE_PASS = ("--epochs", "1", "--limit", "256")
@@ -40,7 +43,7 @@ ONE_PASS = ("--epochs", "1", "--limit", "256")
 def train(tmp_path):
     """Run a training script on some ranks and return its summary."""
 
-    def run(ranks, script, *args, launch=mpirun):
+    def run(ranks, script, *args, launch=mpirun, metric="accuracy"):
         file = tmp_path / "summary.json"
         words = [script, *args, "--json", file]
         if ranks == 0:
@@ -50,7 +53,7 @@ def train(tmp_path):
             assert "the same on all ranks" in done.stdout
             assert "[#" not in done.stderr  # no progress bar where there is no terminal
         summary = json.loads(file.read_text())
-        assert set(summary) == KEYS
+        assert set(summary) == KEYS - {"accuracy"} | {metric}
         assert summary["world_size"] == max(ranks, 1) == len(summary["weights_sha256"])
         assert len(set(summary["weights_sha256"])) == 1
         return summary
@@ -140,6 +143,64 @@ def test_fashion_with_batch_norm(train, small_fashion):
     assert 700_000 < summary["gradient_bytes_per_step"] / 4 < 900_000
 
 
+@pytest.fixture
+def small_bible(tmp_path, monkeypatch):
+    """A program `bible` that prints some verses, in front of PATH."""
+    program = tmp_path / "bible"
+    verse = "And the earth was without form, and void; and darkness was upon the face of the deep."
+    program.write_text(f"#!/bin/sh\nfor i in $(seq 60); do echo 'Ge1:2 {verse}'; done\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return verse
+
+
+@pytest.mark.mpi
+def test_the_text_is_judged_by_its_validation_loss(train, small_bible):
+    args = ("--steps", "6", "--batch-size", "4", "--compression", "log4", "--option", "block=64")
+    summary = train(2, TEXT, *args, metric="validation_loss")
+    assert summary["metric"] == "validation_loss"
+    assert summary["options"] == {"block": 64}
+    assert summary["steps"] == 6
+    assert 0 < summary["validation_loss"] < np.log(63)  # better than any character as likely as any other
+    assert summary["wire_ratio"] > 6.5
+    assert summary["gradient_bytes_per_step"] == 4 * 817_664
+
+
+def test_the_text_in_pieces(monkeypatch, small_bible):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from training import data
+
+    text = data.bible(context=16)
+    whole = (small_bible + "\n") * 60
+    letters = ["".join(data.ALPHABET[c] for c in piece) for piece in text.train_x[:19]]
+    assert "".join(letters) == whole[: 19 * 16]
+    assert text.train_y[0].tolist() == [data.ALPHABET.index(c) for c in whole[1:17]]
+    assert "".join(data.ALPHABET[c] for c in text.test_x[0]) == whole[19 * 16 : 20 * 16]
+    assert len(text.train_y) + len(text.test_y) == (len(whole) - 1) // 16
+    assert len(data.bible(limit=5).train_y) == 5
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (None, "is missing: apt-get install bible-kjv"),
+        ("exit 3", "exit status 3. To install it anew: apt-get install"),
+        ("echo 'Ge1:1 <In the beginning>'", "printed 19 characters, unknown ones: ['<', '>']; expected"),
+    ],
+)
+def test_without_its_text_the_fix_is_named(monkeypatch, tmp_path, program, words):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from training import data, options
+
+    file = tmp_path / "bible"
+    if program:
+        file.write_text(f"#!/bin/sh\n{program}\n")
+        file.chmod(0o755)
+    with pytest.raises(options.UsageError) as error:
+        data.bible(program=str(file))
+    assert words in str(error.value)
+
+
 def test_missing_images_are_one_sentence_with_the_fix(tmp_path):
     done = subprocess.run(
         [sys.executable, str(FASHION), "--data", str(tmp_path)],
@@ -166,6 +227,9 @@ def test_an_unknown_compression_lists_those_there_are():
     [
         (["--epochs", "0"], "--epochs 0: expected at least 1"),
         (["--backward-passes", "-1"], "--backward-passes -1"),
+        (["--steps", "0"], "--steps 0: expected at least 1"),
+        (["--steps", "5", "--epochs", "1"], "--epochs: not allowed with argument --steps"),
+        (["--option", "block"], "'block': expected KEY=VALUE"),
         (
             ["--compression", "log4", "--target-ratio", "8"],
             "--target-ratio belongs to --compression adaptive",
@@ -189,6 +253,7 @@ def test_different_weights_end_in_exit_code_1(monkeypatch, capsys, tmp_path, has
     from training import options, summary
 
     seen = dict.fromkeys(KEYS, 1) | {"weights_sha256": hashes, "compression": "log4", "wire_ratio": 8.0}
+    seen |= {"metric": "accuracy", "options": {"block": 64}}
     monkeypatch.setattr(summary, "measured", lambda *args: seen)
     monkeypatch.setattr(summary.exchanges, "start", lambda options: types.SimpleNamespace(rank=0))
     parser = options.parser("test", epochs=1, batch_size=1, lr=0.1)
@@ -196,6 +261,8 @@ def test_different_weights_end_in_exit_code_1(monkeypatch, capsys, tmp_path, has
     assert summary.run(parser, lambda o: None, lambda o: None, ["--json", str(file)]) == code
     said = capsys.readouterr()
     assert ("weights differ" in said.err) == bool(code)
+    assert "log4, block=64, 1 ranks" in said.out
+    assert "100.00 % after 1 steps" in said.out
     assert json.loads(file.read_text())["weights_sha256"] == hashes
 
 
@@ -239,13 +306,13 @@ def test_without_horovod_the_fix_is_named(tmp_path):
 
 def test_the_schedule_warms_up_and_ends_low(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPTS))
-    from training.loop import _schedule
+    from training.loop import schedule
 
-    rates = [_schedule(i, 100) for i in range(100)]
+    rates = [schedule(i, 100) for i in range(100)]
     assert rates[0] == 0.1
     assert max(rates) == 1.0 == rates[9]
     assert 0 < rates[-1] < 0.02
-    assert _schedule(0, 1) == 1.0
+    assert schedule(0, 1) == 1.0
 
 
 @pytest.mark.mpi
@@ -332,29 +399,85 @@ def test_parser_defaults_make_every_rank_a_node(monkeypatch):
     assert os.environ["GRADFLOW_RANKS_PER_NODE"] == "1"
 
 
+def test_parser_takes_options_of_compressions_and_a_rate_for_each_optimizer(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setenv("GRADFLOW_RANKS_PER_NODE", "0")
+    from training import options
+
+    def parsed(*words):
+        return options.parse(options.parser("test", steps=7, batch_size=1, lr=0.1, adamw_lr=0.002), words)
+
+    words = ["block=64", "margin=.5", "error_feedback=False", "seed=None", "rounding=nearest", "x=[1]"]
+    got = parsed(*(word for option in words for word in ("--option", option))).compression_options
+    plain = {"block": 64, "margin": 0.5, "error_feedback": False, "seed": None}
+    assert got == plain | {"rounding": "nearest", "x": "[1]"}
+    assert isinstance(got["block"], int)
+    assert parsed("--compression", "adaptive", "--target-ratio", "8").compression_options == {
+        "target_ratio": 8
+    }
+    assert (parsed().lr, parsed("--optimizer", "adamw").lr, parsed("--lr", "3").lr) == (0.1, 0.002, 3)
+    assert (parsed().steps, parsed().epochs, parsed("--epochs", "2").steps) == (7, None, None)
+
+
+def test_batches_are_full_and_shared_out(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from training.data import batches
+
+    of_rank = [[b.tolist() for b in batches(23, r, 2, 4, seed=1, epoch=0)] for r in (0, 1)]
+    assert [list(map(len, of)) for of in of_rank] == [[4, 4]] * 2
+    assert len(set(chain(*chain(*of_rank)))) == 16
+    assert of_rank[0] != [b.tolist() for b in batches(23, 0, 2, 4, seed=1, epoch=1)]
+
+
+def compare(*words):
+    return subprocess.run(
+        [sys.executable, str(SCRIPTS / "train_compare.py"), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT,
+    )
+
+
+@pytest.mark.parametrize("way", ["log4:", "log4:64", "adaptive:8,9", ":block=2", "log4:=3"])
+def test_a_comparison_refuses_what_it_cannot_read(tmp_path, way):
+    done = compare(way, "--json-folder", tmp_path)
+    assert done.returncode == 2
+    assert f"{way!r}: expected NAME, NAME:KEY=VALUE,KEY=VALUE or adaptive:RATIO" in done.stderr
+
+
+def test_a_comparison_hands_options_on(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import train_compare
+
+    options = argparse.Namespace(ranks=2, script="x.py", arguments=["--steps", "9"])
+    words = train_compare.command(options, "log4:block=64,rounding=stochastic", 3, tmp_path)
+    start = words.index("--compression")
+    assert words[start : start + 2] == ["--compression", "log4"]
+    assert words[start + 6 :] == ["--option", "block=64", "--option", "rounding=stochastic", "--steps", "9"]
+    assert train_compare.parts("adaptive:8") == train_compare.parts("adaptive:target_ratio=8")
+
+
+def test_a_comparison_is_by_the_metric_of_the_summaries(tmp_path):
+    seen = {"metric": "validation_loss", "validation_loss": 1.25, "wire_bytes_per_step": 2e6, "wire_ratio": 4}
+    for way in ("none", "log4-block=64,rounding=stochastic"):
+        (tmp_path / f"{TEXT.stem}-{way}-0.json").write_text(json.dumps(seen))
+    ways = ("none", "log4:block=64,rounding=stochastic")
+    done = compare(*ways, "--script", TEXT.name, "--json-folder", tmp_path, "--seeds", 0)
+    assert done.stdout.splitlines() == [
+        "| compression | validation loss, nats a character | kB a step | less than uncompressed |",
+        "| --- | --- | --- | --- |",
+        "| none | 1.2500 (1.2500 to 1.2500) | 2000 | 4.00 x |",
+        "| log4, block 64, rounding stochastic | 1.2500 (1.2500 to 1.2500) | 2000 | 4.00 x |",
+    ]
+
+
 def test_a_comparison_goes_on_where_it_was_and_prints_a_table(tmp_path):
     for way, accuracy in (("none", 0.9), ("adaptive-8", 0.8)):
         for seed in (0, 1):
             seen = {"accuracy": accuracy + seed / 100, "wire_bytes_per_step": 2e6, "wire_ratio": 4.0}
             (tmp_path / f"train_digits_torch-{way}-{seed}.json").write_text(json.dumps(seen))
-    words = [
-        "none",
-        "adaptive:8",
-        "--script",
-        DIGITS.name,
-        "--json-folder",
-        str(tmp_path),
-        "--seeds",
-        "0",
-        "1",
-    ]
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "train_compare.py"), *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = compare("none", "adaptive:8", "--script", DIGITS.name, "--json-folder", tmp_path, "--seeds", 0, 1)
     assert done.stdout.splitlines()[2:] == [
         "| none | 90.50 (90.00 to 91.00) | 2000 | 4.00 x |",
         "| adaptive, target ratio 8 | 80.50 (80.00 to 81.00) | 2000 | 4.00 x |",

@@ -42,8 +42,8 @@ class Exchange:
 
     def _compression(self, model: torch.nn.Module) -> Any:
         compression = getattr(self.ours.Compression, self.options.compression)  # refuses what does not exist
-        if self.options.target_ratio:
-            compression = compression(target_ratio=self.options.target_ratio)
+        if self.options.compression_options:
+            compression = compression(**self.options.compression_options)
         if not self.options.stock_horovod:
             return compression
         # Ours sees the optimizer; unmodified Horovod does not tell a compressor about it.

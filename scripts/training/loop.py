@@ -1,4 +1,4 @@
-"""The training loop: one pass over the data, one optimizer step after `backward_passes` batches."""
+"""The training loop, with one optimizer step after `backward_passes` batches, and the tests after it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count, islice
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from .data import Data, shard
+from .data import Data, batches, shard
 from .exchange import Exchange
 from .options import UsageError
 
@@ -35,61 +36,63 @@ class Progress:
             print(file=sys.stderr)
 
 
-def optimizer_for(model: torch.nn.Module, options: argparse.Namespace, size: int) -> torch.optim.Optimizer:
-    """SGD with a rate scaled by the number of ranks (Goyal et al. 2017, section 2.1), or AdamW."""
-    if options.optimizer == "adamw":
-        return torch.optim.AdamW(model.parameters(), lr=options.lr * 0.02, weight_decay=0.01)
-    return torch.optim.SGD(model.parameters(), lr=options.lr * size, momentum=0.9, weight_decay=1e-4)
+def optimizer_for(model: torch.nn.Module, name: str, lr: float, size: int) -> torch.optim.Optimizer:
+    """SGD with a rate scaled by the number of ranks (Goyal et al. 2017, section 2.1), or AdamW with `lr`."""
+    if name == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    return torch.optim.SGD(model.parameters(), lr=lr * size, momentum=0.9, weight_decay=1e-4)
+
+
+def loss_of(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy, in nats, of all that is to be said: a label an image, or one for each character."""
+    return cross_entropy(model(x).flatten(0, -2), y.flatten())
 
 
 def train(model: torch.nn.Module, data: Data, exchange: Exchange, options: argparse.Namespace) -> int:
     """Train on this rank's shards; return the number of optimizer steps, the same on all ranks."""
-    optimizer = exchange.optimizer(optimizer_for(model, options, exchange.size), model)
+    optimizer = exchange.optimizer(optimizer_for(model, options.optimizer, options.lr, exchange.size), model)
     scaler = torch.amp.GradScaler("cpu") if options.amp else None
     samples = len(data.train_y) // exchange.size
     group = options.batch_size * options.backward_passes
-    steps = samples // group
-    if steps == 0:
+    a_pass = samples // group
+    if a_pass == 0:
         raise UsageError(
             f"{samples} samples a rank make no step of {options.backward_passes} x {options.batch_size}: "
             "lower --batch-size or --backward-passes, or raise --limit"
         )
-    total = steps * options.epochs
+    total = options.steps or a_pass * options.epochs
     peak = [g["lr"] for g in optimizer.param_groups]
     progress = Progress(exchange.rank == 0, total)
-    done = 0
-    for epoch in range(options.epochs):
-        model.train()
-        for batches in _groups(data, exchange, options, epoch, steps):
-            for g, lr in zip(optimizer.param_groups, peak, strict=True):
-                g["lr"] = lr * _schedule(done, total)
-            optimizer.zero_grad()
-            for x, y in batches:
-                with torch.autocast("cpu", torch.bfloat16) if options.amp else contextlib.nullcontext():
-                    loss = cross_entropy(model(x), y) / options.backward_passes
-                (scaler.scale(loss) if scaler else loss).backward()
-            _step(optimizer, scaler)
-            done += 1
-            progress.step(done, f"loss {loss.item() * options.backward_passes:.3f}")
+    model.train()
+    for done, batches_of_step in enumerate(islice(_groups(data, exchange, options, a_pass), total)):
+        for g, lr in zip(optimizer.param_groups, peak, strict=True):
+            g["lr"] = lr * schedule(done, total)
+        optimizer.zero_grad()
+        for x, y in batches_of_step:
+            with torch.autocast("cpu", torch.bfloat16) if options.amp else contextlib.nullcontext():
+                loss = loss_of(model, x, y) / options.backward_passes
+            (scaler.scale(loss) if scaler else loss).backward()
+        _step(optimizer, scaler)
+        progress.step(done + 1, f"loss {loss.item() * options.backward_passes:.3f}")
     progress.end()
-    return done
+    return total
 
 
-def _schedule(done: int, total: int) -> float:
+def schedule(done: int, total: int) -> float:
     """A linear warm-up over a tenth of the steps, then linear down to zero."""
     warm = max(1, total // 10)
     return min((done + 1) / warm, (total - done) / max(1, total - warm))
 
 
 def _groups(
-    data: Data, exchange: Exchange, options: argparse.Namespace, epoch: int, steps: int
+    data: Data, exchange: Exchange, options: argparse.Namespace, a_pass: int
 ) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """The batches of each optimizer step of one epoch, in an order that all ranks draw alike and share."""
-    generator = torch.Generator().manual_seed(1000 * options.seed + epoch)
-    mine = shard(len(data.train_y), exchange.rank, exchange.size, generator)
-    batches = mine[: steps * options.backward_passes * options.batch_size].split(options.batch_size)
-    for first in range(0, len(batches), options.backward_passes):
-        yield [(data.train_x[i], data.train_y[i]) for i in batches[first : first + options.backward_passes]]
+    """The batches of each optimizer step, without end; one pass over the data has `a_pass` steps."""
+    samples, each = len(data.train_y), options.backward_passes
+    for epoch in count():
+        mine = batches(samples, exchange.rank, exchange.size, options.batch_size, options.seed, epoch)
+        for _ in range(a_pass):
+            yield [(data.train_x[i], data.train_y[i]) for i in islice(mine, each)]
 
 
 def _step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
@@ -115,3 +118,15 @@ def accuracy(model: torch.nn.Module, data: Data, exchange: Exchange) -> float:
     mine = shard(len(data.test_y), exchange.rank, exchange.size)
     right = sum((model(data.test_x[i]).argmax(1) == data.test_y[i]).sum().item() for i in mine.split(500))
     return exchange.mean(float(right), "accuracy.right") * exchange.size / len(data.test_y)
+
+
+@torch.no_grad()
+def validation_loss(model: torch.nn.Module, data: Data, exchange: Exchange) -> float:
+    """Mean cross entropy, in nats a character, of all test pieces; each rank looks at its share."""
+    model.eval()
+    mine = shard(len(data.test_y), exchange.rank, exchange.size)
+    total = sum(loss_of(model, data.test_x[i], data.test_y[i]).item() * len(i) for i in mine.split(100))
+    return exchange.mean(total, "validation_loss.total") * exchange.size / len(data.test_y)
+
+
+MEASURES = {"accuracy": accuracy, "validation_loss": validation_loss}  # by the key of metrics.METRICS

@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 from collections.abc import Sequence
+from typing import Any
 
 
 class UsageError(Exception):
     """What cannot be run as asked; the text says what to do."""
 
 
-def parser(description: str, *, epochs: int, batch_size: int, lr: float, models: Sequence[str] = ()):
-    """Return a parser with the common options and these defaults."""
+def parser(
+    description: str,
+    *,
+    batch_size: int,
+    lr: float,
+    adamw_lr: float = 6e-4,
+    optimizer: str = "sgd",
+    epochs: int | None = None,
+    steps: int | None = None,
+    models: Sequence[str] = (),
+) -> argparse.ArgumentParser:
+    """Return a parser with the common options and these defaults; the length is `epochs` or `steps`."""
     p = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     exchange = p.add_argument_group("gradient exchange")
     exchange.add_argument("--compression", default="adaptive", metavar="NAME", help="any name of Compression")
     exchange.add_argument(
-        "--target-ratio", type=float, metavar="R", help="byte budget of adaptive: 1/R of float32"
+        "--option",
+        dest="compression_options",
+        action="append",
+        type=key_and_value,
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the compression, as in Compression.NAME(KEY=VALUE); may be repeated",
+    )
+    exchange.add_argument(
+        "--target-ratio",
+        type=float,
+        metavar="R",
+        help="byte budget of adaptive: 1/R of float32; short for --option target_ratio=R",
     )
     exchange.add_argument(
         "--stock-horovod", action="store_true", help="unmodified horovod.torch and .bind(model)"
@@ -34,14 +58,25 @@ def parser(description: str, *, epochs: int, batch_size: int, lr: float, models:
         "inside a node",
     )
     training = p.add_argument_group("training")
-    training.add_argument("--epochs", type=int, default=epochs)
+    p.set_defaults(usual_length=(epochs, steps))
+    usual = f"{epochs} epochs" if epochs else f"{steps} steps"
+    length = training.add_mutually_exclusive_group()
+    length.add_argument(
+        "--epochs", type=int, metavar="N", help=f"passes over the training data; without it {usual}"
+    )
+    length.add_argument("--steps", type=int, metavar="N", help=f"optimizer steps; without it {usual}")
     training.add_argument(
         "--batch-size", type=int, default=batch_size, help="of one rank and one backward pass"
     )
+    p.set_defaults(usual_lr={"sgd": lr, "adamw": adamw_lr})
     training.add_argument(
-        "--lr", type=float, default=lr, help="learning rate of one rank; scaled by their number"
+        "--lr",
+        type=float,
+        metavar="RATE",
+        help=f"learning rate; without it {lr:g} with sgd, which is multiplied by the number of ranks, or "
+        f"{adamw_lr:g} with adamw, which is not",
     )
-    training.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
+    training.add_argument("--optimizer", choices=("sgd", "adamw"), default=optimizer)
     training.add_argument(
         "--backward-passes", type=int, default=1, metavar="K", help="accumulated for one step"
     )
@@ -58,11 +93,30 @@ def parser(description: str, *, epochs: int, batch_size: int, lr: float, models:
 def parse(p: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse, check, and put into the environment what must be there before Horovod and MPI start."""
     options = p.parse_args(argv)
-    for name in ("epochs", "batch_size", "backward_passes", "threads", "limit"):
+    for name in ("epochs", "steps", "batch_size", "backward_passes", "threads", "limit"):
         value = getattr(options, name)
         if value is not None and value < 1:
             p.error(f"--{name.replace('_', '-')} {value}: expected at least 1")
-    if options.target_ratio is not None and options.compression != "adaptive":
-        p.error(f"--target-ratio belongs to --compression adaptive, not {options.compression}")
+    if options.epochs is None and options.steps is None:
+        options.epochs, options.steps = options.usual_length
+    if options.lr is None:
+        options.lr = options.usual_lr[options.optimizer]
+    options.compression_options = dict(options.compression_options)
+    if options.target_ratio is not None:
+        if options.compression != "adaptive":
+            p.error(f"--target-ratio belongs to --compression adaptive, not {options.compression}")
+        options.compression_options["target_ratio"] = options.target_ratio
     os.environ["GRADFLOW_RANKS_PER_NODE"] = str(options.ranks_per_node)
     return options
+
+
+def key_and_value(text: str) -> tuple[str, Any]:
+    """Split KEY=VALUE; numbers, True, False and None become what they are in Python, the rest stays text."""
+    key, equals, value = text.partition("=")
+    if not key.isidentifier() or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=VALUE, as in block=512")
+    try:
+        plain = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+    return key, plain if plain is None or isinstance(plain, (bool, int, float)) else value

@@ -14,7 +14,8 @@ from hvd_gradflow.errors import ConfigError
 
 from . import exchange as exchanges
 from .data import Data
-from .loop import accuracy, train
+from .loop import MEASURES, train
+from .metrics import METRICS
 from .options import UsageError, parse
 
 
@@ -23,15 +24,16 @@ def run(
     load: Callable[[argparse.Namespace], Data],
     build: Callable[[argparse.Namespace], torch.nn.Module],
     argv: Sequence[str] | None = None,
+    metric: str = "accuracy",
 ) -> int:
-    """Train as the options say and report; return the exit code."""
+    """Train as the options say and report, judged by one of METRICS; return the exit code."""
     options = parse(parser, argv)
     try:
         data = load(options)
         exchange = exchanges.start(options)
         torch.manual_seed(options.seed)
         model = build(options)
-        summary = measured(model, data, exchange, options)
+        summary = measured(model, data, exchange, options, metric)
     except (UsageError, ConfigError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
@@ -47,7 +49,11 @@ def run(
 
 
 def measured(
-    model: torch.nn.Module, data: Data, exchange: exchanges.Exchange, options: argparse.Namespace
+    model: torch.nn.Module,
+    data: Data,
+    exchange: exchanges.Exchange,
+    options: argparse.Namespace,
+    metric: str,
 ) -> dict[str, object]:
     """Train, test, and return the summary; collective."""
     before, began = exchange.counters(), time.perf_counter()
@@ -55,7 +61,8 @@ def measured(
     seconds = time.perf_counter() - began
     wire, uncompressed = (a - b for a, b in zip(exchange.counters(), before, strict=True))
     return {
-        "accuracy": accuracy(model, data, exchange),
+        "metric": metric,
+        metric: MEASURES[metric](model, data, exchange),
         "seconds": seconds,
         "steps": steps,
         "gradient_bytes_per_step": 4 * sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -63,13 +70,14 @@ def measured(
         "wire_ratio": uncompressed / wire if wire else None,
         "weights_sha256": exchange.weights_sha256(model),
         "compression": options.compression,
+        "options": options.compression_options,
         "world_size": exchange.size,
     }
 
 
 def text(summary: dict) -> str:
     """The summary in a few lines."""
-    ratio = summary["wire_ratio"]
+    ratio, metric = summary["wire_ratio"], METRICS[summary["metric"]]
     hashes = summary["weights_sha256"]
     same = "the same on all ranks" if len(set(hashes)) == 1 else "DIFFERENT between ranks"
     travelled = (
@@ -78,12 +86,15 @@ def text(summary: dict) -> str:
         if ratio
         else "nothing left the node"
     )
-    return "\n".join(
-        (
-            f"compression  {summary['compression']}, {summary['world_size']} ranks",
-            f"accuracy     {100 * summary['accuracy']:.2f} % after {summary['steps']} steps in "
-            f"{summary['seconds']:.1f} s",
-            f"gradients    {summary['gradient_bytes_per_step'] / 1e3:.1f} kB a step; {travelled}",
-            f"weights      {hashes[0][:16]}..., {same}",
-        )
+    chosen = ", ".join(
+        (summary["compression"], *(f"{key}={value}" for key, value in summary["options"].items()))
     )
+    lines = {
+        "compression": f"{chosen}, {summary['world_size']} ranks",
+        metric.name: f"{metric.digits_of(summary[metric.key])} {metric.unit} after {summary['steps']} steps "
+        f"in {summary['seconds']:.1f} s",
+        "gradients": f"{summary['gradient_bytes_per_step'] / 1e3:.1f} kB a step; {travelled}",
+        "weights": f"{hashes[0][:16]}..., {same}",
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"{name:<{width}}  {said}" for name, said in lines.items())
