@@ -197,7 +197,8 @@ cdef class NativeEngine:
         return self.engine.open(handle, topology, o, <void *> shared, text)
 
     def submit(self, int domain, *, str name, str manifest, uint64_t name_hash, uint64_t digest,
-               uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, double node_scale,
+               uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, uint64_t state,
+               double node_scale,
                double home_scale, double post_scale, uintptr_t source, uintptr_t target,
                uintptr_t residual, ends, bint finite, keep):
         """Hand over one unit; ``spec`` is a codec's ``spec()``, addresses are those of whole buffers."""
@@ -220,6 +221,7 @@ cdef class NativeEngine:
         u.spec.codec.params[0], u.spec.codec.params[1] = spec["params"]
         u.spec.dtype = dtype
         u.spec.flags = flags
+        u.spec.state = state
         u.spec.node_scale = node_scale
         u.spec.home_scale = home_scale
         u.spec.post_scale = post_scale

@@ -72,6 +72,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         gf_codec_spec codec
         uint32_t dtype
         uint32_t flags
+        uint64_t state
         double node_scale
         double home_scale
         double post_scale

@@ -323,6 +323,10 @@ std::string difference(const Announcement &expected, const Announcement &got,
   if (g.flags != e.flags) return say("flags (error feedback, statistics)", g.flags, e.flags);
   if (std::memcmp(&g.codec, &e.codec, sizeof g.codec) != 0)
     return about(expected.name) + " sent other codec options";
+  if (g.state != e.state) {
+    return about(expected.name) +
+           " divide it by other second moments: the optimizers' states differ, broadcast that of one rank";
+  }
   return about(expected.name) + " sent another op or other factors";
 }
 

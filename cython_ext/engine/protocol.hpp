@@ -30,6 +30,7 @@ struct UnitSpec {
   gf_codec_spec codec{};
   uint32_t dtype = GF_F32;  // of the buffer and of the sums: GF_F32 or GF_F64
   uint32_t flags = 0;
+  uint64_t state = 0;       // digest of whatever else must be the same on every rank
   double node_scale = 1.0;  // times the sum over a node
   double home_scale = 1.0;  // times the sum over all nodes, before the second encoding
   double post_scale = 1.0;  // times the decoded result

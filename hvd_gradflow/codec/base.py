@@ -41,7 +41,7 @@ class Codec:
         Nominal, without scales and header.
     stepped : bool
         Whether all ranks quantize with the same steps, so that a sum is one of integers; then it also has
-        ``encode_stepped``, ``add_codes`` and ``encode_codes`` (see :class:`hvd_gradflow.codec.deadzone.Deadzone`).
+        ``encode_stepped``, ``add_codes`` and ``encode_codes`` (:class:`hvd_gradflow.codec.deadzone.Deadzone`).
     """
 
     name: ClassVar[str] = ""

@@ -94,6 +94,11 @@ def feeds_back(codec: Codec) -> bool:
     return codec.lossy and getattr(codec, "error_feedback", True)
 
 
+def normalizes(codec: Codec) -> bool:
+    """Return whether gradients are encoded in units of their second moments (:mod:`.normalizer`)."""
+    return getattr(codec, "domain", "energy") == "normalized"
+
+
 def accumulator(dtype: int, codec: Codec) -> int:
     """Return the dtype that a gradient is summed in: float64 as such where nothing is lost, else float32."""
     return DTYPES["float64"] if dtype == DTYPES["float64"] and not codec.lossy else DTYPES["float32"]

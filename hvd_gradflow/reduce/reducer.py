@@ -9,23 +9,19 @@ import numpy as np
 import hvd_gradflow
 from hvd_gradflow import codec as codecs
 from hvd_gradflow import config as configuration
-from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
-from hvd_gradflow.reduce import lifecycle
+from hvd_gradflow.reduce import lifecycle, single
 from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
-from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, digest, feeds_back, identify
+from hvd_gradflow.reduce.layout import digest
+from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.residuals import Residuals
-from hvd_gradflow.reduce.results import as_array, checked_out, saturate
 from hvd_gradflow.reduce.topology import discover
 
-_F32, _F64 = DTYPES["float32"], DTYPES["float64"]
 _THREADS = (
     "MPI runs without MPI_THREAD_MULTIPLE, which the background engine needs; import mpi4py (or call "
     "hvd.init()) before anything else initializes MPI, and use an MPI library with threads"
 )
-_NUMPY = {_F32: np.float32, _F64: np.float64}
 
 
 class Reducer:
@@ -89,7 +85,8 @@ class Reducer:
         self.closed = False
         self._sequence: dict[str, int] = {}
         self._under_way: dict[str, Any] = {}
-        self._residuals = Residuals()
+        self.residuals = Residuals()
+        self.normalizer = Normalizer()
         self._joining: Handle | None = None
         self.streams: dict[str, Any] = {}
         lifecycle.register(self)
@@ -148,56 +145,16 @@ class Reducer:
             `wait` returns the result, of the shape and dtype of `array` (bfloat16 without `out`: uint16
             that holds its bits).
         """
-        codec = self.codec if codec is None else _codec(codec)
-        self._admit(name, codec)
-        source = arrays.contiguous(array)
-        target = source if out is None else checked_out(out, source, name)
-        kind = accumulator(source.dtype, codec)
-        factors = Factors.of(op, self.size, codec.lossy, prescale, postscale)
-        direct = source.dtype == kind and not codec.lossy
-        finite, owed = True, None
-        result = None
-        if out is None or target.dtype != kind:
-            result = np.empty(source.size, _NUMPY[kind])
-            address = result.ctypes.data
-        else:
-            address = target.address
-        read = source.address
-        if not direct:
-            staging = result if result is not None else np.empty(source.size, _NUMPY[kind])
-            read = staging.ctypes.data
-            finite = self.engine.load(source.address, source.dtype, read, source.size)
-            owed = self._residuals.fold(name, staging, factors.fold) if finite else None
-        else:
-            staging = None
-        spec = TensorSpec(name, tuple(source.shape), source.dtype_name)
-        unit = self.submit(
-            name=name,
-            identity=identify([spec], {name: codec}),
-            codec=codec,
-            dtype=kind,
-            elements=source.size,
-            source=read,
-            target=address,
-            factors=factors,
-            residual=self._residuals.of(name, source.size) if feeds_back(codec) else None,
-            finite=finite,
-            keep=(source, target, result, staging),
+        return single.start(
+            self,
+            array,
+            name,
+            op=op,
+            codec=self.codec if codec is None else _codec(codec),
+            prescale=prescale,
+            postscale=postscale,
+            out=out,
         )
-
-        def collect(unit):
-            if owed is not None and not unit.finite:
-                self._residuals.keep(name, owed)
-            if result is None:
-                return out
-            if op == "average" and codec.lossy:
-                saturate(result, source.dtype)
-            if out is None:
-                return as_array(self.engine, result, source)
-            self.engine.store(address, target.address, target.dtype, target.size)
-            return out
-
-        return Handle(self.engine, unit, name, collect)
 
     def allreduce(self, array, name: str, **options):
         """Reduce one array and wait; arguments as of :meth:`allreduce_async`."""
@@ -210,17 +167,18 @@ class Reducer:
         return GradientStream(self, specs, codec, **options)
 
     def submit(self, *, name, identity, codec, dtype, elements, source, target, factors, keep,
-               residual=None, ends=(), finite=True, statistics=False):  # fmt: skip
+               residual=None, ends=(), finite=True, statistics=False, state=0):  # fmt: skip
         """Hand one unit to the engine (used by streams); returns the engine's unit.
 
-        `identity` is the manifest of its tensors and that text's digest.
+        `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
+        all ranks must have alike.
         """
-        self._admit(name, codec)
+        self.admit(name, codec)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
             self.engine.add_codec(codec)
         spec = codec.spec()
         text, digested = identity
-        sequence = self._sequence.get(name, 0)
+        sequence = self.steps_of(name)
         from hvd_gradflow.reduce import _engine as native
 
         flags = native.FLAG_ERROR_FEEDBACK if residual is not None else 0
@@ -239,6 +197,7 @@ class Reducer:
             elements=elements,
             dtype=dtype,
             flags=flags,
+            state=state,
             node_scale=factors.node,
             home_scale=factors.home,
             post_scale=factors.post,
@@ -285,7 +244,8 @@ class Reducer:
         Names of a stream are prefixed by its scope and a slash.
         """
         self._check_idle()
-        state = self._residuals.total(self, self._residuals.sizes_everywhere(self))
+        self.residuals.in_gradient_units(self.normalizer)
+        state = self.residuals.total(self, self.residuals.sizes_everywhere(self))
         for scope, stream in sorted(self.streams.items()):
             state.update({f"{scope}/{name}": value for name, value in stream.residual_state().items()})
         return state
@@ -298,7 +258,7 @@ class Reducer:
             stream.load_residual_state(
                 {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
             )
-        self._residuals.replace(
+        self.residuals.replace(
             {k: v for k, v in state.items() if not any(k.startswith(f"{s}/") for s in self.streams)},
             self.rank,
         )
@@ -308,7 +268,7 @@ class Reducer:
         return exchange(self._comm, value, self.config.submit_timeout, what)
 
     def _check_idle(self) -> None:
-        owing = self._residuals.sizes()
+        owing = self.residuals.sizes()
         busy = [name for name, unit in self._under_way.items() if name in owing and not unit.final]
         if busy:
             raise GradflowError(f"residuals while tensor {busy[0]!r} is under way: wait for it first")
@@ -332,7 +292,7 @@ class Reducer:
         """Make every unfinished and later reduction fail with `reason`, on all ranks."""
         self.engine.fail(self.domain, reason)
 
-    def _admit(self, name: str, codec) -> None:
+    def admit(self, name: str, codec) -> None:
         """Refuse what cannot be submitted now, before anything has changed."""
         self._check_open()
         if self._joining is not None:
@@ -348,6 +308,10 @@ class Reducer:
                 f"codec {codec!r}: a block of {block} elements does not fit into a chunk of "
                 f"{self.config.chunk_kib} KiB (GRADFLOW_CHUNK_KIB)"
             )
+
+    def steps_of(self, name: str) -> int:
+        """Return how often a name was submitted; the same on all ranks."""
+        return self._sequence.get(name, 0)
 
     def forget(self, names) -> None:
         """Drop what is kept about names that will not come again."""

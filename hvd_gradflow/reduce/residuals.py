@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.errors import MismatchError
+from hvd_gradflow.reduce.normalizer import Normalizer
 
 
 class Residuals:
@@ -31,6 +32,11 @@ class Residuals:
     def hold(self, name: str, array: np.ndarray) -> None:
         """Use this array, a part of a bucket's, for a name."""
         self._held[name] = array
+
+    def in_gradient_units(self, normalizer: Normalizer) -> None:
+        """Undo what a normalizer did to the residuals that this rank holds."""
+        for name, held in self._held.items():
+            normalizer.restore(name, held)
 
     def release(self) -> None:
         """Owe all that was held: the arrays are about to go away."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,16 @@ from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import GradflowError, unknown_name
 from hvd_gradflow.reduce.factors import Factors
+from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify
+from hvd_gradflow.reduce.normalizer import CHECK_EVERY, Normalizer
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import saturate
 
 _said: list[bool] = []  # that nothing is encoded on one node: once a process
 _IMPORTANCE = ("energy", "coordinate")
-
-
-class _Filling:
-    """One bucket of the present plan and how far it is filled in the present round."""
-
-    def __init__(self, bucket: Bucket, residuals: Residuals):
-        self.bucket = bucket
-        wide = bucket.dtype == DTYPES["float64"]
-        self.values = np.zeros(bucket.elements, np.float64 if wide else np.float32)
-        self.residual = np.zeros(bucket.elements, np.float32) if feeds_back(bucket.codec) else None
-        for slot in bucket.slots:
-            if self.residual is not None:
-                residuals.hold(slot.spec.name, self.residual[slot.begin : slot.end])
-        # Of the present round; an entry goes when its tensor was waited for.
-        self.present: dict[str, bool] = {}  # name -> its input is finite
-        self.owed: dict[str, np.ndarray] = {}
-        self.units: dict[str, Any] = {}  # name -> the engine's unit that carries it
-        self.energies: tuple[Any, list] = (None, [])  # of the unit asked last
 
 
 class GradientStream:
@@ -57,6 +41,9 @@ class GradientStream:
         As of :meth:`Reducer.allreduce_async`.
     importance : {"energy", "coordinate"}
         What the optimizer weighs, for a policy: energy (SGD) or every coordinate alike (Adam).
+    second_moment : callable, optional
+        Name to the optimizer's running second moment of a tensor, the same on all ranks, or None where it has
+        none yet; for codecs with ``domain="normalized"``, which else keep one of their own.
     """
 
     def __init__(
@@ -70,6 +57,7 @@ class GradientStream:
         prescale: float = 1.0,
         postscale: float = 1.0,
         importance: str = "energy",
+        second_moment: Callable[[str], Any] | None = None,
     ):
         if importance not in _IMPORTANCE:
             raise unknown_name("importance", importance, _IMPORTANCE)
@@ -84,6 +72,8 @@ class GradientStream:
         self._importance = importance
         self._policy = as_policy(codec).fresh()
         self._residuals = Residuals()
+        self._normalizer = Normalizer(second_moment)
+        self._rounds = 0
         self._outstanding: set[str] = set()
         self._statistics: dict[str, tuple[float, float]] = {}
         self._plans = 0
@@ -102,18 +92,20 @@ class GradientStream:
 
     def restart(self) -> None:
         """Begin with the policy's first choice again (after a join)."""
+        self._rounds = 0
         self._table = self._policy.start(self.specs, self._importance, self.reducer.config.min_elements)
         self._plan()
 
     def _plan(self) -> None:
         """Lay out the buckets anew and let all ranks compare what they registered."""
+        self._residuals.in_gradient_units(self._normalizer)
         self._residuals.release()
         self.reducer.forget(self._identities)
         self._identities.clear()
         label = f"{self.scope}.{self._plans}."
         self._plans += 1
         buckets = cut(self.specs, self._table, self.reducer.config.bucket_mib * 2**20, label)
-        self._fillings = [_Filling(bucket, self._residuals) for bucket in buckets]
+        self._fillings = [Filling(bucket, self._residuals) for bucket in buckets]
         self._place = {slot.spec.name: (f, slot) for f in self._fillings for slot in f.bucket.slots}
         plan = f"{label}plan"
         self._identities[plan] = identify(self.specs, self._table)
@@ -166,6 +158,10 @@ class GradientStream:
             owed = self._residuals.fold(name, values, self._factors(filling.bucket).fold)
             if owed is not None:
                 filling.owed[name] = owed
+        if filling.normalizes:
+            residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
+            if self._normalizer.enter(name, values, residual):
+                filling.normalized.add(name)
         filling.present[name] = finite
         self._outstanding.add(name)
         if len(filling.present) == len(filling.bucket.slots):
@@ -189,21 +185,28 @@ class GradientStream:
                 finite = filling.present[name]
                 filling.units[name] = self._send(filling, f"{self.scope}: {name}", [slot], finite)
 
-    def _submit_whole(self, filling: _Filling) -> None:
+    def _submit_whole(self, filling: Filling) -> None:
         if filling.units:  # the first part left alone, so all must
             return
         unit = self._send(filling, filling.bucket.name, filling.bucket.slots, all(filling.present.values()))
         filling.units = dict.fromkeys(filling.present, unit)
 
-    def _send(self, filling: _Filling, name: str, slots: Sequence[Slot], finite: bool):
+    def _send(self, filling: Filling, name: str, slots: Sequence[Slot], finite: bool):
         bucket, begin, end = filling.bucket, slots[0].begin, slots[-1].end
         values = filling.values[begin:end]
         if name not in self._identities:
             self._identities[name] = identify([s.spec for s in slots], self._table)
+        codec, state = bucket.codec, 0
+        if filling.normalizes:
+            names = [s.spec.name for s in slots if s.spec.name in filling.normalized]
+            if not names:
+                codec = codec(domain="energy")
+            elif self._rounds % CHECK_EVERY == 0:
+                state = self._normalizer.digest(names)
         return self.reducer.submit(
             name=name,
             identity=self._identities[name],
-            codec=bucket.codec,
+            codec=codec,
             dtype=bucket.dtype,
             elements=end - begin,
             source=values.ctypes.data,
@@ -212,6 +215,7 @@ class GradientStream:
             residual=None if filling.residual is None else filling.residual[begin:end],
             ends=[s.begin - begin for s in slots[1:]] + [end - begin],
             finite=finite,
+            state=state,
             statistics=self._policy.wants_statistics and filling.residual is not None,
             keep=filling,
         )
@@ -219,9 +223,12 @@ class GradientStream:
     def _factors(self, bucket: Bucket) -> Factors:
         return Factors.of(self._op, self.reducer.size, bucket.codec.lossy, self._prescale, self._postscale)
 
-    def _collect(self, filling: _Filling, slot: Slot, unit, out):
+    def _collect(self, filling: Filling, slot: Slot, unit, out):
         name = slot.spec.name
         values = filling.values[slot.begin : slot.end]
+        if filling.normalizes:
+            self._normalizer.leave(name, values, unit.finite)
+            filling.normalized.discard(name)
         if self._op == "average" and filling.bucket.codec.lossy:
             saturate(values, DTYPES[slot.spec.dtype])
         result = self._written(values, slot.spec, out)
@@ -237,11 +244,13 @@ class GradientStream:
             self._end_round()
         return result
 
-    def _note(self, filling: _Filling, slot: Slot, unit) -> None:
+    def _note(self, filling: Filling, slot: Slot, unit) -> None:
         if filling.energies[0] is not unit:
             filling.energies = (unit, unit.energies())
         energies = filling.energies[1]
-        gradient, residual, _ = energies[slot.index if len(energies) > 1 else 0] if energies else (0.0, 0.0, 0.0)
+        if not energies:
+            return
+        gradient, residual, _ = energies[slot.index if len(energies) > 1 else 0]
         if gradient > 0:
             self._statistics[slot.spec.name] = (gradient, residual)
 
@@ -268,6 +277,7 @@ class GradientStream:
 
     def _end_round(self) -> None:
         """All of a step was waited for, on every rank at this point: the policy may change its mind."""
+        self._rounds += 1
         if not self._policy.wants_statistics:
             return
         statistics, self._statistics = self._statistics, {}
@@ -280,7 +290,7 @@ class GradientStream:
 
     # -- what it is made of ----------------------------------------------------------------------
 
-    def _slot(self, name: str) -> tuple[_Filling, Slot]:
+    def _slot(self, name: str) -> tuple[Filling, Slot]:
         try:
             return self._place[name]
         except KeyError:
@@ -293,6 +303,7 @@ class GradientStream:
     def residual_state(self) -> dict[str, np.ndarray]:
         """Return what error feedback still owes, by name, of the tensors' shapes; collective."""
         self._check_idle()
+        self._residuals.in_gradient_units(self._normalizer)
         if not any(feeds_back(codec) for codec in self._table.values()):
             return {}
         sizes = {s.name: s.elements for s in self.specs}
@@ -302,6 +313,7 @@ class GradientStream:
     def load_residual_state(self, state: dict[str, Any]) -> None:
         """Continue with a saved state; collective. Names that are missing start at zero."""
         self._check_idle()
+        self._residuals.in_gradient_units(self._normalizer)
         by_name = {s.name: s for s in self.specs}
         for name, value in state.items():
             if name not in by_name:

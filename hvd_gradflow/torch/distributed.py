@@ -12,11 +12,12 @@ from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.torch import session
 from hvd_gradflow.torch.choice import Choice, Compression, as_choice
 from hvd_gradflow.torch.exchange import GradientExchange
-from hvd_gradflow.torch.tensors import DTYPES
+from hvd_gradflow.torch.tensors import DTYPES, on_host
 
 _Stock = stock._DistributedOptimizer
 
 # Optimizers that divide each coordinate by its own size (or take its sign), by a part of their class's name.
+_SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")  # as torch.optim calls them
 _PER_COORDINATE = ("adam", "adagrad", "adadelta", "adafactor", "rmsprop", "rprop", "lamb", "lion", "nadam")
 
 
@@ -83,6 +84,7 @@ def DistributedOptimizer(
                 predivide=gradient_predivide_factor,
                 sparse_as_dense=sparse_as_dense,
                 importance=importance_of(optimizer),
+                second_moment=lambda p: second_moment_of(wrapped, p),
             )
     _graft(wrapped, exchange)
     return wrapped
@@ -92,6 +94,16 @@ def importance_of(optimizer: torch.optim.Optimizer) -> str:
     """Return how an optimizer weighs errors: each ``coordinate`` alike, or by ``energy``."""
     names = " ".join(c.__name__.lower() for c in type(optimizer).__mro__)
     return "coordinate" if any(part in names for part in _PER_COORDINATE) else "energy"
+
+
+def second_moment_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return the running second moment that an optimizer keeps of a gradient, on the CPU; None without one."""
+    state = optimizer.state.get(parameter, {})
+    for key in _SECOND_MOMENTS:
+        moment = state.get(key)
+        if isinstance(moment, torch.Tensor) and moment.shape == parameter.shape:
+            return on_host(moment, torch.float32)
+    return None
 
 
 def _carrier(choice: Choice, op: int) -> tuple[Choice | None, Any]:

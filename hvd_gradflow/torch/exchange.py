@@ -36,6 +36,8 @@ class GradientExchange:
         Whether sparse gradients are reduced as dense ones.
     importance : {"energy", "coordinate"}
         How the optimizer weighs errors.
+    second_moment : callable
+        Parameter to the optimizer's running second moment of its gradient, or None where there is none.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class GradientExchange:
         predivide: float,
         sparse_as_dense: bool,
         importance: str,
+        second_moment: Callable[[torch.Tensor], Any],
     ) -> None:
+        by_name = dict(parameters)
         self.choice = choice
         self.names = {p: name for name, p in parameters}
         self.process_set = process_set
@@ -63,6 +67,7 @@ class GradientExchange:
             prescale=1.0 / predivide,
             postscale=predivide,
             importance=importance,
+            second_moment=lambda name: second_moment(by_name[name]),
         )
         self.sent_by_horovod: Counter[str] = Counter()
         self._sparse: set[torch.Tensor] = set()
