@@ -2,6 +2,7 @@
 """Compiled kernels: thin wrappers over the C++ in ``kernels/``; ``hvd_gradflow.device`` is the way in."""
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from libc.math cimport isfinite, signbit
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libcpp.vector cimport vector
 
@@ -97,8 +98,9 @@ cdef Segments _segments(const uint64_t[::1] ends, const float[::1] steps, size_t
         raise ValueError(f"{ends.shape[0]} ends and {steps.shape[0]} steps, expected as many")
     for i in range(ends.shape[0]):
         if ends[i] <= begin or ends[i] > n or (i + 1 < ends.shape[0] and ends[i] % 32):
-            raise ValueError(f"segment {i} ends at {ends[i]}: expected ascending multiples of 32, the last one {n}")
-        if not 0.0 <= steps[i] <= 3.4028234e38:
+            expected = f"expected ascending multiples of 32, the last one {n}"
+            raise ValueError(f"segment {i} ends at {ends[i]}: {expected}")
+        if not isfinite(steps[i]) or signbit(steps[i]):
             raise ValueError(f"step {steps[i]} of segment {i}: expected a finite number that is not negative")
         segment.end = begin = ends[i]
         segment.step = steps[i]
@@ -147,8 +149,8 @@ def add_codes(dict spec, const uint64_t[::1] ends, const float[::1] steps, const
     return status
 
 
-def encode_codes(dict spec, const uint64_t[::1] ends, const float[::1] steps, const float[::1] codes, int dtype,
-                 uint8_t[::1] out):
+def encode_codes(dict spec, const uint64_t[::1] ends, const float[::1] steps, const float[::1] codes,
+                 int dtype, uint8_t[::1] out):
     """Encode integers, which decode to themselves times the steps; return the number of bytes written."""
     cdef gf_codec_spec s = _spec(spec)
     cdef size_t n = codes.shape[0], written

@@ -41,10 +41,10 @@ cdef extern from "kernels/frame.h" namespace "gradflow" nogil:
 
 
 cdef extern from "kernels/deadzone.h" namespace "gradflow" nogil:
-    size_t deadzone_encode_stepped(const gf_codec_spec &spec, int dtype, const gf_segment *segments, size_t count,
-                                   const float *x, float *residual, size_t n, uint8_t *out)
-    size_t deadzone_encode_codes(const gf_codec_spec &spec, int dtype, const gf_segment *segments, size_t count,
-                                 const float *codes, size_t n, uint8_t *out)
+    size_t deadzone_encode_stepped(const gf_codec_spec &spec, int dtype, const gf_segment *segments,
+                                   size_t count, const float *x, float *residual, size_t n, uint8_t *out)
+    size_t deadzone_encode_codes(const gf_codec_spec &spec, int dtype, const gf_segment *segments,
+                                 size_t count, const float *codes, size_t n, uint8_t *out)
     int deadzone_add_codes(const gf_codec_spec &spec, const gf_segment *segments, size_t count,
                            const uint8_t *payload, size_t size, float *acc, size_t n)
 

@@ -18,6 +18,7 @@ import numpy as np
 from hvd_gradflow import codec as registry
 from hvd_gradflow import device
 from hvd_gradflow.codec import Codec
+from hvd_gradflow.codec.deadzone import Deadzone
 
 OPERATIONS = ("encode", "encode_ef", "encode_stochastic", "decode_add")
 _CHUNK = 1 << 20  # elements made at a time
@@ -128,6 +129,9 @@ def work(op: str, codec: Codec, x: np.ndarray, payload: np.ndarray) -> Callable[
         return lambda: codec.decode_add(payload, acc)
     residual = np.zeros_like(x) if op == "encode_ef" else None
     out = np.zeros(codec.max_encoded_size(x.size), np.uint8)
+    if isinstance(codec, Deadzone):  # a reduction has the steps before it encodes
+        ends, steps = codec.steps(payload)
+        return lambda: codec.encode_stepped(x, ends, steps, residual=residual, out=out)
     return lambda: codec.encode(x, residual=residual, key=1, out=out)
 
 

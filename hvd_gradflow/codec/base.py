@@ -40,8 +40,9 @@ class Codec:
     bits_per_element : float
         Nominal, without scales and header.
     stepped : bool
-        Whether all ranks quantize with the same steps, so that a sum is one of integers; then it also has
-        ``encode_stepped``, ``add_codes`` and ``encode_codes`` (:class:`hvd_gradflow.codec.deadzone.Deadzone`).
+        Whether payloads are integers times steps that can be given, so that those of several ranks with the
+        same steps add up exactly; such a codec also has the methods of
+        :class:`hvd_gradflow.codec.deadzone.Deadzone`.
     """
 
     name: ClassVar[str] = ""
@@ -125,6 +126,10 @@ class Codec:
     def max_encoded_size(self, n: int) -> int:
         """Return the upper bound of the bytes of a payload of `n` elements, header included."""
         raise TypeError(f"{type(self).__name__} does not define max_encoded_size(); a codec must")
+
+    def expected_bytes(self, n: int) -> int:
+        """Return about how many bytes a payload of `n` elements has; the bound, unless content decides."""
+        return self.max_encoded_size(n)
 
     def spec(self) -> dict[str, Any]:
         """Return the fields of ``gf_codec_spec``, by which compiled code and messages know this codec."""

@@ -15,13 +15,19 @@ from hvd_gradflow.device.arrays import FLOAT32
 from hvd_gradflow.errors import ConfigError, WireError
 
 ROUNDINGS = ("nearest", "stochastic")
-# The densest codec has 4 elements a byte: a header that claims more is wrong before anything is allocated.
-_MAX_ELEMENTS_PER_BYTE = 4
 
 
 @dataclass(frozen=True)
 class KernelCodec(Codec):
-    """A codec whose payloads are made by the kernels ``encode``, ``decode`` and ``decode_add``."""
+    """A codec whose payloads are made by the kernels ``encode``, ``decode`` and ``decode_add``.
+
+    Attributes
+    ----------
+    max_elements_per_byte : int
+        A header that announces more is wrong, and nothing is allocated for it; 4 suffice for two bits.
+    """
+
+    max_elements_per_byte: ClassVar[int] = 4
 
     def encode(
         self,
@@ -33,29 +39,24 @@ class KernelCodec(Codec):
         out: np.ndarray | None = None,
     ) -> np.ndarray:
         kernels, spec = device.backend(), self.spec()
-        view = device.contiguous(x)
-        if view.dtype == FLOAT32:
-            values = view.numpy().reshape(-1)
-        else:
-            values = np.empty(view.size, np.float32)
-            kernels.load_f32(view, values)
+        values, dtype = floats_of(x)
         if residual is not None:
-            residual = _flat(residual, "residual", view.size)
+            residual = flat_floats(residual, "residual", values.size)
         if key is None:
             key = kernels.dither_key(spec["seed"], 0, 0, 0, 0) if spec["rounding"] else 0
         if out is None:
-            out = np.empty(self.max_encoded_size(view.size), np.uint8)
-        return out[: kernels.encode(spec, values, residual, key, first, view.dtype, out)]
+            out = np.empty(self.max_encoded_size(values.size), np.uint8)
+        return out[: kernels.encode(spec, values, residual, key, first, dtype, out)]
 
     def decode(self, payload: Any, out: np.ndarray | None = None) -> np.ndarray:
-        data = _bytes(payload)
+        data = payload_bytes(payload)
         if out is None:
             out = np.empty(self._count(data), np.float32)
-        device.backend().decode(self.spec(), data, _flat(out, "out", None))
+        device.backend().decode(self.spec(), data, flat_floats(out, "out", None))
         return out
 
     def decode_add(self, payload: Any, acc: np.ndarray) -> np.ndarray:
-        device.backend().decode_add(self.spec(), _bytes(payload), _flat(acc, "acc", None))
+        device.backend().decode_add(self.spec(), payload_bytes(payload), flat_floats(acc, "acc", None))
         return acc
 
     def max_encoded_size(self, n: int) -> int:
@@ -64,7 +65,7 @@ class KernelCodec(Codec):
     def _count(self, data: np.ndarray) -> int:
         """Number of elements that the header announces, if so many can be in there."""
         header = wire.Header.unpack(data)
-        if header.count > _MAX_ELEMENTS_PER_BYTE * data.size:
+        if header.count > self.max_elements_per_byte * data.size:
             raise WireError(f"payload of {data.size} bytes announces {header.count} elements: damaged")
         return header.count
 
@@ -154,7 +155,17 @@ class RoundingCodec(BlockCodec):
         return {**super().spec(), "bits": self.code_bits, "rounding": rounding, "seed": self.seed}
 
 
-def _bytes(payload: Any) -> np.ndarray:
+def floats_of(x: Any) -> tuple[np.ndarray, int]:
+    """Return an array's elements as float32, one dimension, and the type that they had."""
+    view = device.contiguous(x)
+    if view.dtype == FLOAT32:
+        return view.numpy().reshape(-1), view.dtype
+    values = np.empty(view.size, np.float32)
+    device.backend().load_f32(view, values)
+    return values, view.dtype
+
+
+def payload_bytes(payload: Any) -> np.ndarray:
     try:
         return np.frombuffer(payload, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
@@ -167,7 +178,7 @@ def _bytes(payload: Any) -> np.ndarray:
         ) from error
 
 
-def _flat(array: np.ndarray, what: str, size: int | None) -> np.ndarray:
+def flat_floats(array: np.ndarray, what: str, size: int | None) -> np.ndarray:
     """The array as one dimension, if it is one that kernels can write to."""
     if not isinstance(array, np.ndarray) or array.dtype != np.float32:
         raise TypeError(f"{what} of type {getattr(array, 'dtype', type(array))}: expected a float32 ndarray")

@@ -35,7 +35,7 @@ def encoded_bytes(codec: Any, n: int) -> int:
     block = codec.get_config().get("block") or 1
     n = -(-n // block) * block
     whole, rest = divmod(n, CHUNK_ELEMENTS)
-    return whole * codec.max_encoded_size(CHUNK_ELEMENTS) + (codec.max_encoded_size(rest) if rest else 0)
+    return whole * codec.expected_bytes(CHUNK_ELEMENTS) + (codec.expected_bytes(rest) if rest else 0)
 
 
 def crest_energy(block: int) -> float:

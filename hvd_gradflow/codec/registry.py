@@ -6,6 +6,7 @@ from typing import Any
 
 from hvd_gradflow.codec.base import Codec
 from hvd_gradflow.codec.bf16 import Bf16
+from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.codec.fp16 import Fp16
 from hvd_gradflow.codec.log4 import Log4
 from hvd_gradflow.codec.none import NoneCodec
@@ -116,6 +117,6 @@ def _check_wire_table() -> None:
             raise ConfigError(f"wire id {wire_id} ({name}) has no decoder")
 
 
-for _codec in (NoneCodec, Fp16, Bf16, Int8, Int4, Int2, Log4):
+for _codec in (NoneCodec, Fp16, Bf16, Int8, Int4, Int2, Log4, Deadzone):
     register(_codec)
 _check_wire_table()

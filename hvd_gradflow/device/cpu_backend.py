@@ -45,6 +45,34 @@ class CpuBackend(Backend):
     def decode_add(self, spec: dict[str, Any], payload: np.ndarray, acc: np.ndarray) -> None:
         wire.check(self._k.decode(spec, payload, acc, True), spec, payload, acc.size)
 
+    def encode_stepped(
+        self,
+        spec: dict[str, Any],
+        ends: np.ndarray,
+        steps: np.ndarray,
+        x: np.ndarray,
+        residual: np.ndarray | None,
+        dtype: int,
+        out: np.ndarray,
+    ) -> int:
+        return self._k.encode_stepped(spec, ends, steps, x, residual, dtype, out)
+
+    def add_codes(
+        self, spec: dict[str, Any], ends: np.ndarray, steps: np.ndarray, payload: np.ndarray, acc: np.ndarray
+    ) -> None:
+        wire.check(self._k.add_codes(spec, ends, steps, payload, acc), spec, payload, acc.size)
+
+    def encode_codes(
+        self,
+        spec: dict[str, Any],
+        ends: np.ndarray,
+        steps: np.ndarray,
+        codes: np.ndarray,
+        dtype: int,
+        out: np.ndarray,
+    ) -> int:
+        return self._k.encode_codes(spec, ends, steps, codes, dtype, out)
+
     def load_f32(self, source: ArrayView, out: np.ndarray) -> bool:
         return self._k.load_f32(source.address, source.dtype, out)
 

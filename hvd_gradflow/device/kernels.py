@@ -31,6 +31,22 @@ KERNELS = (
     Kernel(
         "decode_add", ("spec", "payload", "acc"), "Check the payload, then add what it decodes to to acc."
     ),
+    # Of codecs whose payloads carry steps; ends (uint64) and steps (float32) say which, up to which element.
+    Kernel(
+        "encode_stepped",
+        ("spec", "ends", "steps", "x", "residual", "dtype", "out"),
+        "Encode like encode, with these steps.",
+    ),
+    Kernel(
+        "add_codes",
+        ("spec", "ends", "steps", "payload", "acc"),
+        "Check the payload, which must have these steps, then add its integers to acc.",
+    ),
+    Kernel(
+        "encode_codes",
+        ("spec", "ends", "steps", "codes", "dtype", "out"),
+        "Encode integers, which decode to themselves times the steps; return the bytes written.",
+    ),
     Kernel(
         "load_f32", ("source", "out"), "Convert a contiguous ArrayView to float32; return if all is finite."
     ),

@@ -8,20 +8,23 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.device import numpy_common as common
+from hvd_gradflow.device import numpy_deadzone as deadzone
 from hvd_gradflow.device import numpy_floats as floats
 from hvd_gradflow.device import numpy_log4 as log4
 from hvd_gradflow.device import numpy_uniform as uniform
 from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import BFLOAT16, FLOAT16, ArrayView
 from hvd_gradflow.device.base import Backend
+from hvd_gradflow.device.wire_deadzone import check_segments
 
-# Wire id: encode, content, decode.
+# Wire id: encode, content, decode. deadzone has more of them.
 _CODECS: dict[int, tuple] = {
     wire.NONE: (floats.encode_none, floats.content_plain, floats.decode_none),
     wire.FP16: (floats.encode_fp16, floats.content_fp16, floats.decode_fp16),
     wire.BF16: (floats.encode_bf16, floats.content_plain, floats.decode_bf16),
     **dict.fromkeys(wire.UNIFORM, (uniform.encode, uniform.content, uniform.decode)),
     wire.LOG4: (log4.encode, log4.content, log4.decode),
+    wire.DEADZONE: (None, deadzone.content, deadzone.decode),
 }
 
 
@@ -47,42 +50,76 @@ class NumpyBackend(Backend):
         dtype: int,
         out: np.ndarray,
     ) -> int:
-        wire.check_spec(spec)
-        size = wire.HEADER_BYTES + wire.body_bytes(spec, x.size)
+        self._check_arguments(spec, x, residual, out)
+        if first % spec["block"]:
+            raise ValueError(f"first={first} is not a multiple of the block ({spec['block']})")
+        if spec["id"] == wire.DEADZONE:
+            made = deadzone.encode(spec, x, residual, self.energy(x))
+        else:
+            made = _CODECS[spec["id"]][0](spec, x, residual, key, first)
+        return _seal(spec, dtype, x.size, *made, out)
+
+    def encode_stepped(
+        self,
+        spec: dict[str, Any],
+        ends: np.ndarray,
+        steps: np.ndarray,
+        x: np.ndarray,
+        residual: np.ndarray | None,
+        dtype: int,
+        out: np.ndarray,
+    ) -> int:
+        self._check_arguments(spec, x, residual, out)
+        check_segments(ends, steps, x.size)
+        return _seal(spec, dtype, x.size, *deadzone.encode_stepped(spec, ends, steps, x, residual), out)
+
+    def encode_codes(
+        self,
+        spec: dict[str, Any],
+        ends: np.ndarray,
+        steps: np.ndarray,
+        codes: np.ndarray,
+        dtype: int,
+        out: np.ndarray,
+    ) -> int:
+        self._check_arguments(spec, codes, None, out)
+        check_segments(ends, steps, codes.size)
+        return _seal(spec, dtype, codes.size, *deadzone.encode_codes(ends, steps, codes), out)
+
+    def _check_arguments(
+        self, spec: dict[str, Any], x: np.ndarray, residual: np.ndarray | None, out: np.ndarray
+    ) -> None:
+        size = self.max_encoded_size(spec, x.size)
         if residual is not None and residual.size != x.size:
             raise ValueError(f"residual has {residual.size} elements, expected {x.size}")
         if out.size < size:
             raise ValueError(f"out has {out.size} bytes, expected at least {size}")
-        if first % spec["block"]:
-            raise ValueError(f"first={first} is not a multiple of the block ({spec['block']})")
-        encode, _, _ = _CODECS[spec["id"]]
-        body, nonfinite = encode(spec, x, residual, key, first)
-        flags = wire.FLAG_STOCHASTIC * spec["rounding"] + wire.FLAG_NONFINITE * bool(nonfinite)
-        _, bits, scaled, _ = wire.CODECS[spec["id"]]
-        block_log2 = spec["block"].bit_length() - 1 if scaled else 0
-        fields = (wire.MAGIC, wire.VERSION, spec["id"], dtype, flags, block_log2, bits, x.size, len(body), 0)
-        unsigned = wire.Header(*fields, 0).pack() + body
-        crc = common.crc32c(np.frombuffer(unsigned, np.uint8))
-        out[:size] = np.frombuffer(wire.Header(*fields, crc).pack() + body, np.uint8)
-        return size
 
-    def status(self, spec: dict[str, Any], payload: np.ndarray, n: int) -> int:
-        """Return the gf_wire_status of a payload, by the same checks in the same order as the C++."""
+    def status(
+        self,
+        spec: dict[str, Any],
+        payload: np.ndarray,
+        n: int,
+        expected: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> int:
+        """Return the gf_wire_status of a payload, by the same checks in the same order as the C++.
+
+        `expected`: deadzone's ends and steps, where the payload must have these.
+        """
         wire.check_spec(spec)
         if payload.size < wire.HEADER_BYTES:
             return wire.TRUNCATED
         h = wire.Header(*wire.LAYOUT.unpack(payload[: wire.HEADER_BYTES].tobytes()))
-        _, bits, scaled, _ = wire.CODECS[spec["id"]]
-        size, announced = payload.size - wire.HEADER_BYTES, wire.body_bytes(spec, n)
-        block_log2 = spec["block"].bit_length() - 1 if scaled else 0
+        bits, block_log2 = wire.CODECS[spec["id"]][1], spec["block"].bit_length() - 1
+        size = payload.size - wire.HEADER_BYTES
         for wrong, status in (
             (h.magic != wire.MAGIC, wire.BAD_MAGIC),
             (h.version != wire.VERSION, wire.BAD_VERSION),
             ((h.codec, h.bits, h.block_log2) != (spec["id"], bits, block_log2), wire.BAD_CODEC),
             (h.count != n, wire.BAD_COUNT),
-            (h.length != announced, wire.BAD_LENGTH),
-            (size < announced, wire.TRUNCATED),
-            (size > announced, wire.BAD_LENGTH),
+            (not wire.length_fits(spec, n, h.length), wire.BAD_LENGTH),
+            (size < h.length, wire.TRUNCATED),
+            (size > h.length, wire.BAD_LENGTH),
         ):
             if wrong:
                 return status
@@ -90,10 +127,15 @@ class NumpyBackend(Backend):
         unsigned[28:32] = 0
         if common.crc32c(unsigned) != h.crc:
             return wire.BAD_CHECKSUM
-        known = wire.FLAG_STOCHASTIC | wire.FLAG_NONFINITE
+        known = wire.FLAG_STOCHASTIC * (spec["id"] != wire.DEADZONE) | wire.FLAG_NONFINITE
         if h.reserved or not 1 <= h.dtype <= 4 or h.flags & ~known:
             return wire.BAD_CONTENT
-        valid, nonfinite = _CODECS[spec["id"]][1](spec, payload[wire.HEADER_BYTES :], n)
+        body = payload[wire.HEADER_BYTES :]
+        if expected is not None:
+            tables = deadzone.read_tables(body, n)
+            if tables is not None and not tables.same_segments(*expected):
+                return wire.BAD_CODEC
+        valid, nonfinite = _CODECS[spec["id"]][1](spec, body, n)
         if not valid or (nonfinite is not None and nonfinite != bool(h.flags & wire.FLAG_NONFINITE)):
             return wire.BAD_CONTENT
         return wire.OK
@@ -107,10 +149,20 @@ class NumpyBackend(Backend):
 
     def decode_add(self, spec: dict[str, Any], payload: np.ndarray, acc: np.ndarray) -> None:
         values = self._values(spec, payload, acc.size)
+        if spec["id"] == wire.DEADZONE:
+            deadzone.add(acc, values)
+            return
         with np.errstate(all="ignore"):
             acc += values
         if wire.CODECS[spec["id"]][2]:  # a block that is not finite decodes to the canonical NaN
             acc[np.isnan(values)] = common.NAN
+
+    def add_codes(
+        self, spec: dict[str, Any], ends: np.ndarray, steps: np.ndarray, payload: np.ndarray, acc: np.ndarray
+    ) -> None:
+        check_segments(ends, steps, acc.size)
+        wire.check(self.status(spec, payload, acc.size, (ends, steps)), spec, payload, acc.size)
+        deadzone.add(acc, deadzone.codes(payload[wire.HEADER_BYTES :], acc.size))
 
     def load_f32(self, source: ArrayView, out: np.ndarray) -> bool:
         flat = source.numpy().reshape(-1)
@@ -146,6 +198,17 @@ class NumpyBackend(Backend):
 
     def dither_key(self, seed: int, rank: int, name_hash: int, sequence: int, stage: int) -> int:
         return common.dither_key(seed, rank, name_hash, sequence, stage)
+
+
+def _seal(spec: dict[str, Any], dtype: int, n: int, body: bytes, nonfinite: bool, out: np.ndarray) -> int:
+    """Write header and body; return the bytes of both."""
+    flags = wire.FLAG_STOCHASTIC * spec["rounding"] + wire.FLAG_NONFINITE * bool(nonfinite)
+    bits, block_log2 = wire.CODECS[spec["id"]][1], spec["block"].bit_length() - 1
+    fields = (wire.MAGIC, wire.VERSION, spec["id"], dtype, flags, block_log2, bits, n, len(body), 0)
+    crc = common.crc32c(np.frombuffer(wire.Header(*fields, 0).pack() + body, np.uint8))
+    payload = np.frombuffer(wire.Header(*fields, crc).pack() + body, np.uint8)
+    out[: payload.size] = payload
+    return payload.size
 
 
 def _sum(sources: Sequence[np.ndarray]) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hvd_gradflow.device import wire_deadzone as deadzone
 from hvd_gradflow.errors import ConfigError, WireError
 
 MAGIC = 0x4647  # "GF"
@@ -18,7 +19,7 @@ FLAG_NONFINITE = 2
 MIN_BLOCK = 32
 MAX_BLOCK = 32768
 
-NONE, FP16, BF16, INT8, INT4, INT2, LOG4 = range(1, 8)
+NONE, FP16, BF16, INT8, INT4, INT2, LOG4, DEADZONE = range(1, 9)
 # Wire id: name, bits of a code, bytes of a block's scale (0: no blocks), whether it can round stochastically.
 CODECS = {
     NONE: ("none", 32, 0, False),
@@ -28,6 +29,7 @@ CODECS = {
     INT4: ("int4", 4, 4, True),
     INT2: ("int2", 2, 4, True),
     LOG4: ("log4", 4, 1, True),
+    DEADZONE: ("deadzone", 0, 0, False),  # blocks without scales, and a size that depends on the content
 }
 UNIFORM = (INT8, INT4, INT2)
 
@@ -86,6 +88,8 @@ def spec_fault(spec: dict[str, Any]) -> str | None:
     """Return why a specification cannot be used, or None."""
     if spec["id"] not in CODECS:
         return "unknown codec id"
+    if spec["id"] == DEADZONE:
+        return deadzone.fault(spec)
     _, bits, scale_bytes, stochastic = CODECS[spec["id"]]
     if spec["bits"] != (bits if spec["id"] in UNIFORM else 0):
         return "bits do not belong to this codec"
@@ -114,8 +118,16 @@ def scale_bytes(spec: dict[str, Any], n: int) -> int:
 
 
 def body_bytes(spec: dict[str, Any], n: int) -> int:
-    """Bytes of a body of `n` elements."""
+    """Bytes of a body of `n` elements; the most there can be, where it depends on the content."""
+    if spec["id"] == DEADZONE:
+        return deadzone.max_body(n)
     return scale_bytes(spec, n) + (n * CODECS[spec["id"]][1] + 7) // 8
+
+
+def length_fits(spec: dict[str, Any], n: int, length: int) -> bool:
+    """Whether a body of `n` elements can have `length` bytes."""
+    most = body_bytes(spec, n)
+    return 4 <= length <= most if spec["id"] == DEADZONE else length == most
 
 
 def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> None:
@@ -132,6 +144,8 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
     name, bits, _, _ = CODECS[spec["id"]]
     total = HEADER_BYTES + header.length
     if status == BAD_CODEC:
+        if (header.codec, header.bits, 2**header.block_log2) == (DEADZONE, bits, spec["block"]):
+            raise WireError(_other_steps(payload, n))
         seen = CODECS.get(header.codec, (f"id {header.codec}",))[0]
         raise WireError(
             f"payload of codec {seen} (bits {header.bits}, block {2**header.block_log2}), expected {name}"
@@ -142,7 +156,7 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
     if status == TRUNCATED or (status == BAD_LENGTH and payload.size < total):
         raise WireError(f"payload of {payload.size} bytes is truncated: its header announces {total}")
     if status == BAD_LENGTH:
-        expected = HEADER_BYTES + body_bytes(spec, n)
+        expected = f"{'at most ' * (spec['id'] == DEADZONE)}{HEADER_BYTES + body_bytes(spec, n)}"
         raise WireError(
             f"payload of {payload.size} bytes whose header announces {total}:"
             f" expected {expected} for {n} elements"
@@ -154,4 +168,17 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
     raise WireError(
         f"payload of codec {name} with a correct checksum but an impossible header or body (reserved"
         f" {header.reserved}, dtype {header.dtype}, flags {header.flags:#04x}): made by another program"
+    )
+
+
+def _other_steps(payload: np.ndarray, n: int) -> str:
+    tables = deadzone.read_tables(np.frombuffer(payload, np.uint8)[HEADER_BYTES:], n)
+    seen = (
+        []
+        if tables is None
+        else [f"{step:g}" for step in tables.steps[:4]] + ["..."] * (tables.steps.size > 4)
+    )
+    return (
+        f"payload of codec deadzone with the steps {', '.join(seen)}, expected others: the ranks' steps"
+        " differ; all ranks need the same options"
     )

@@ -9,6 +9,9 @@ CONFIGURED = [
     codecs.get("none"),
     codecs.get("bf16"),
     *(codecs.get("fp16", block=b) for b in (32, 256)),
+    codecs.get("deadzone"),
+    codecs.get("deadzone", step=0.5, offset=0.5),
+    codecs.get("deadzone", similarity=0.9, offset=0.0),
     *(
         codecs.get(name, block=block, rounding=rounding)
         for name, blocks in (

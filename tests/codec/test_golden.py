@@ -24,13 +24,27 @@ def inputs():
     return load("input.f32").view(np.float32), load("residual.f32").view(np.float32)
 
 
+def payload_of(codec, case, x, residual):
+    """The payload that a case describes, perhaps with given steps, perhaps of the sum of two such ones."""
+    left = residual.copy() if case["residual"] else None
+    if "ends" not in case:
+        return codec.encode(x, residual=left, key=case["key"], first=case["first"])
+    ends, steps = case["ends"], case["steps"]
+    payload = codec.encode_stepped(x, ends, steps, residual=left)
+    if not case["summed"]:
+        return payload
+    codes = np.zeros_like(x)
+    for part in (payload, codec.encode_stepped(residual, ends, steps)):
+        codec.add_codes(part, ends, steps, codes)
+    return codec.encode_codes(codes, ends, steps)
+
+
 @pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["file"])
 def test_golden(case):
     x, residual = inputs()
     codec = codecs.from_config(case["config"])
-    left = residual.copy() if case["residual"] else None
-    payload = codec.encode(x, residual=left, key=case["key"], first=case["first"])
+    payload = payload_of(codec, case, x, residual)
     assert payload.tobytes() == load(case["file"]).tobytes()
     assert codec.decode(load(case["file"])).tobytes() == load(case["decoded"]).tobytes()
 
@@ -59,26 +73,35 @@ def _write():
             variants.append((base(block=32), False))
         if "rounding" in base.options():
             variants.append((base(rounding="stochastic", block=64), True))
-        for codec, fed in variants:
+        made = [(codec, fed, {}) for codec, fed in variants]
+        if base.stepped:
+            stepped = {"ends": [192, 384, 416, 707], "steps": [0.05, 1e-40, 2.0**100, 0.75]}
+            made += [(base, fed, {**stepped, "summed": False}) for fed in (False, True)]
+            made += [(base(step=1.0), False, {}), (base, False, {**stepped, "summed": True})]
+        for codec, fed, more in made:
             block = codec.spec()["block"]
             rounding = "-stochastic" if codec.spec()["rounding"] else ""
-            stem = f"{name}-{block}{rounding}{'-residual' if fed else ''}"
+            kind = (
+                ("-summed" if more["summed"] else "-stepped")
+                if more
+                else "-own" * (codec.stepped and codec != base)
+            )
+            stem = f"{name}-{block}{rounding}{kind}{'-residual' if fed else ''}"
             if f"{stem}.bin" in known:
                 continue
-            key, first = 0x0123456789ABCDEF, 2**33 + 4 * block
-            payload = codec.encode(x, residual=residual.copy() if fed else None, key=key, first=first)
+            case = {
+                "file": f"{stem}.bin",
+                "decoded": f"{stem}.f32",
+                "config": codec.get_config(),
+                "key": 0x0123456789ABCDEF,
+                "first": 2**33 + 4 * block,
+                "residual": fed,
+                **more,
+            }
+            payload = payload_of(codec, case, x, residual)
             payload.tofile(GOLDEN / f"{stem}.bin")
             codec.decode(payload).tofile(GOLDEN / f"{stem}.f32")
-            CASES.append(
-                {
-                    "file": f"{stem}.bin",
-                    "decoded": f"{stem}.f32",
-                    "config": codec.get_config(),
-                    "key": key,
-                    "first": first,
-                    "residual": fed,
-                }
-            )
+            CASES.append(case)
     (GOLDEN / "golden.json").write_text(json.dumps(CASES, indent=1) + "\n")
 
 
