@@ -56,7 +56,9 @@ class Deadzone(LossyCodec):
         How an owner sends a sum: as it is, or encoded once more, which is shorter. "auto" is exact between
         two nodes and requantizes between more.
     domain : {"energy", "normalized"}
-        For the reduction: one step for all tensors, or one for each, by its own root mean square.
+        For the reduction. "energy": one step for all elements of a tensor, as suits SGD. "normalized": each
+        coordinate is divided by the root of its running second moment before, and multiplied afterwards, as
+        suits optimizers that do the same (Adam).
     offset : float
         What is added to a magnitude, in steps, before it is rounded down; 0 to 0.5, which rounds to nearest.
     """
@@ -130,12 +132,16 @@ class Deadzone(LossyCodec):
     def spec(self) -> dict[str, Any]:
         name, value = self.control
         control, second = layout.CONTROLS.index(name), layout.SECONDS.index(self.second)
-        params = layout.pack_params(control, value, second, self.offset)
+        params = layout.pack_params(control, value, second, self.offset, DOMAINS.index(self.domain))
         return {**super().spec(), "block": layout.BLOCK, "params": params}
 
     def expected_bytes(self, n: int) -> int:
         name, value = self.control
-        bits = 32.0 / value if name == "target_ratio" else self.bits_per_element
+        if name == "target_ratio":
+            bits = 32.0 / value
+        else:  # of a Gaussian source: more than most gradients need
+            lost = 1.0 - value**2 if name == "similarity" else min(value**2 / 12.0, 0.9)
+            bits = 0.5 * math.log2(1.0 / lost)
         return min(wire.HEADER_BYTES + 12 + round(n * bits / 8), self.max_encoded_size(n))
 
     # ---- One array by itself ------------------------------------------------------------------------------

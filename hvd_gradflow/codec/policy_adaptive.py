@@ -1,4 +1,4 @@
-"""The policy ``adaptive``: bits by kind of tensor, then by measured importance, or under a byte budget."""
+"""The policy ``adaptive``: bits by kind of tensor, then by measured importance, a budget or a similarity."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_gradflow.codec import policy_budget
 from hvd_gradflow.codec.importance import Importance
 from hvd_gradflow.codec.policy_base import Policy, Spec, codec_of
+from hvd_gradflow.codec.policy_candidates import candidates
 from hvd_gradflow.codec.policy_model import (
     elements,
     encoded_bytes,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from hvd_gradflow.codec.base import Codec
 
 LADDER = ("log4", "int8", "bf16")
-CANDIDATES = ("int2", "log4", "int4", "int8", "bf16")
 # bf16: 16 bits for each value by itself, at any loss scale.
 START = {"conv": "log4", "vector": "bf16"}
 START_OTHERS = "int8"
@@ -41,6 +41,7 @@ class Options:
     """Options of :class:`AdaptivePolicy`, checked on construction."""
 
     target_ratio: float | None = None
+    similarity: float | None = None
     window: int = 50
     warmup: int = 5
     margin: float = 0.1
@@ -54,6 +55,12 @@ class Options:
             raise ConfigError(
                 f"adaptive: target_ratio {self.target_ratio!r}, expected a number of at least 1 or None"
             )
+        if self.similarity is not None and not 0.0 < self.similarity < 1.0:
+            raise ConfigError(
+                f"adaptive: similarity {self.similarity!r}, expected a number between 0 and 1 or None"
+            )
+        if None not in (self.target_ratio, self.similarity):
+            raise ConfigError("adaptive: target_ratio and similarity exclude each other, give one")
         for name in ("window", "warmup"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ConfigError(
@@ -74,13 +81,18 @@ class AdaptivePolicy(Policy):
     Tensors start by kind: convolution kernels log4, one-dimensional ones bf16, the others int8, small ones
     uncompressed. Then the weighted relative error decides: residual energy over gradient energy, times
     (where the optimizer weighs energy) the tensor's energy per element over that of all, at most 1.
-    Tensors whose error is large gain bits, those that hardly count lose some. With `target_ratio` the total
-    error is made as small as the budget allows, over all tensors together.
+    Tensors whose error is large gain bits, those that hardly count lose some.
+
+    With `target_ratio` the total error is made as small as the budget allows, over all tensors together. With
+    `similarity` each tensor goes the cheapest way that keeps it. Both have ``deadzone`` to choose from, for
+    optimizers that weigh coordinates alike in its normalized domain.
 
     Parameters
     ----------
     target_ratio : float, optional
         Uncompressed bytes over bytes on the wire, over all tensors of the stream, that must be reached.
+    similarity : float, optional
+        Cosine between the true average and what arrives, that each tensor must keep.
     window : int
         Rounds between two decisions, and of the running statistics.
     warmup : int
@@ -106,14 +118,19 @@ class AdaptivePolicy(Policy):
                 raise unknown_name("option of adaptive", name, known)
         self.options = Options(**options)
         handed_on = self.options.for_codecs()
-        self._codecs: dict[str, Codec] = {n: codec_of(n, **handed_on) for n in ("none", *CANDIDATES)}
+        self._use("energy")
         taken = {key for codec in self._codecs.values() for key in codec.get_config()}
         for name, value in handed_on.items():
             if name not in taken and value != getattr(Options(), name):
                 raise ConfigError(f"adaptive: no codec of this build takes the option {name!r}")
-        self._model = {n: expected_error(c) for n, c in self._codecs.items()}
         self._specs: dict[str, Spec] = {}
         self._table: dict[str, str] = {}
+
+    def _use(self, importance: str) -> None:
+        offered = candidates(self.options.for_codecs(), importance, self.options.similarity)
+        self._offered = tuple(offered)
+        self._codecs: dict[str, Codec] = {"none": codec_of("none"), **offered}
+        self._model = {label: expected_error(c) for label, c in self._codecs.items()}
 
     def __call__(self, **options: Any) -> AdaptivePolicy:
         """Return a copy with some options changed."""
@@ -132,6 +149,7 @@ class AdaptivePolicy(Policy):
         if importance not in IMPORTANCE:
             raise unknown_name("importance", importance, IMPORTANCE)
         self._importance = importance
+        self._use(importance)
         self._specs = {s.name: s for s in sorted(specs, key=lambda s: s.name)}
         self._seen = Importance(self.options.window)
         self._rounds, self._decisions = 0, 0
@@ -143,6 +161,8 @@ class AdaptivePolicy(Policy):
         if self.options.target_ratio is not None:
             self._budget = self._bytes_allowed(self.options.target_ratio)
             self._table = self._within_budget()
+        elif self.options.similarity is not None:
+            self._table = self._keeping_similarity()
         return self._as_codecs()
 
     def update(self, statistics: Mapping[str, tuple[float, float]]) -> dict[str, Codec] | None:
@@ -153,7 +173,12 @@ class AdaptivePolicy(Policy):
         if self._rounds < self.options.warmup or (self._rounds - self.options.warmup) % self.options.window:
             return None
         self._decisions += 1
-        table = self._on_ladder() if self.options.target_ratio is None else self._within_budget()
+        if self.options.target_ratio is not None:
+            table = self._within_budget()
+        elif self.options.similarity is not None:
+            table = self._keeping_similarity()
+        else:
+            table = self._on_ladder()
         changed = [name for name in self._table if table[name] != self._table[name]]
         for name in changed:
             self._seen.changed(name, self._table[name], self._decisions)
@@ -202,6 +227,19 @@ class AdaptivePolicy(Policy):
                     table[name] = lower
         return table
 
+    def _keeping_similarity(self) -> dict[str, str]:
+        """The cheapest way for each tensor; deadzone keeps a similarity by itself."""
+        assert self.options.similarity is not None
+        allowed = 1.0 / self.options.similarity**2 - 1.0
+        table = dict(self._table)
+        for name, spec in self._specs.items():
+            if self._start[name] == "none":
+                continue
+            n = elements(spec.shape)
+            good = [c for c in self._offered if c == "deadzone" or self._error(name, c) <= allowed]
+            table[name] = min(good, key=lambda c: (encoded_bytes(self._codecs[c], n), c))
+        return table
+
     def _bytes_allowed(self, ratio: float) -> int:
         """Bytes the compressed tensors may take; refuses a ratio that cannot be reached."""
         sizes = {name: plain_bytes(elements(s.shape), s.dtype) for name, s in self._specs.items()}
@@ -230,7 +268,7 @@ class AdaptivePolicy(Policy):
                 policy_budget.Choice(
                     c, encoded_bytes(self._codecs[c], n) + around, weight * self._error(name, c)
                 )
-                for c in CANDIDATES
+                for c in self._offered
             ]
         return choices
 

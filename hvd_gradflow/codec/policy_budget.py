@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-PINNED = 3  # tensors whose choices are all tried: 5 candidates each make 125 combinations
+PINNED = 3  # tensors whose choices are all tried,
+COMBINATIONS = 300  # as long as they do not make more than these
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,13 @@ def allocate(options: Mapping[str, Sequence[Choice]], budget: int) -> dict[str, 
     every rank. Where even the smallest choices exceed the budget, they are what is returned.
     """
     names = sorted(options, key=lambda name: (-max(c.bytes for c in options[name]), name))
-    pinned, others = names[:PINNED], sorted(names[PINNED:])
+    count, combinations = 0, 1
+    for name in names[:PINNED]:
+        combinations *= len(_efficient(options[name]))
+        if combinations > COMBINATIONS:
+            break
+        count += 1
+    pinned, others = names[:count], sorted(names[count:])
     rest = _Greedy({name: _hull(options[name]) for name in others})
     best, best_key = None, (float("inf"), 0)
     for combination in product(*(_efficient(options[name]) for name in pinned)):

@@ -60,9 +60,24 @@ def rounding_error(codec: Any) -> float:
     if codec.name in ("bf16", "fp16"):
         step = 2.0**-7 if codec.name == "bf16" else 2.0**-10
         return step**2 / 12.0 / MEAN_SQUARE_SIGNIFICAND
+    if getattr(codec, "stepped", False):
+        return deadzone_error(codec)
     levels = 2 ** (round(codec.bits_per_element) - 1) - 1  # positive levels of a symmetric uniform quantizer
     step_energy = crest_energy(config.get("block") or 1) / max(levels, 1) ** 2
     return min(stochastic * step_energy / 12.0, WORST_ERROR)
+
+
+def deadzone_error(codec: Any) -> float:
+    """Expected energy lost over energy, of deadzone.
+
+    Under a ratio as for a Gaussian source, ``D = 2^(-2R)`` (Cover and Thomas 2006, section 10.3): real
+    gradients, whose blocks differ in size, lose less, and the code needs a little more than this bound; the
+    two about make up for each other.
+    """
+    name, value = codec.control
+    if name == "target_ratio":
+        return min(2.0 ** (-64.0 / value), WORST_ERROR)
+    return 1.0 - value**2 if name == "similarity" else min(value**2 / 12.0, WORST_ERROR)
 
 
 def expected_error(codec: Any) -> float:

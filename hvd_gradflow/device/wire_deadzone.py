@@ -34,11 +34,11 @@ def max_body(n: int) -> int:
     return 4 + blocks_of(n) * (_BLOCK_BYTES + _SEGMENT_BYTES + 4 + 2)
 
 
-def pack_params(control: int, value: float, second: int, offset: float) -> tuple[int, int]:
+def pack_params(control: int, value: float, second: int, offset: float, domain: int = 0) -> tuple[int, int]:
     """Return the specification's two words."""
     (asked,) = struct.unpack("<Q", struct.pack("<d", value))
     (added,) = struct.unpack("<I", struct.pack("<f", offset))
-    return asked, control | second << 8 | added << 32
+    return asked, control | second << 8 | domain << 16 | added << 32
 
 
 def unpack_params(params: tuple[int, int]) -> tuple[int, float, int, np.float32]:

@@ -184,7 +184,7 @@ class Reducer:
         flags = native.FLAG_ERROR_FEEDBACK if residual is not None else 0
         if statistics:
             flags |= native.FLAG_STATISTICS
-        if codec.stepped:
+        if getattr(codec, "stepped", False):
             flags |= native.FLAG_STEPPED
         unit = self.engine.submit(
             self.domain,

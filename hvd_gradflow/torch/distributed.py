@@ -97,7 +97,7 @@ def importance_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 def second_moment_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return the running second moment that an optimizer keeps of a gradient, on the CPU; None without one."""
+    """Return the running second moment that an optimizer keeps of a gradient, on the CPU, or None."""
     state = optimizer.state.get(parameter, {})
     for key in _SECOND_MOMENTS:
         moment = state.get(key)

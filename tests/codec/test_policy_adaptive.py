@@ -157,7 +157,7 @@ def test_the_budget_is_held_from_the_start_and_at_every_decision(ratio):
 def settle(policy, table, rounds=60, **kwargs):
     """The table after so many rounds in which each codec loses what is expected of it."""
     for _ in range(rounds):
-        errors = {name: policy._model[codec] for name, codec in table.items()}
+        errors = {name: policy._model[label] for name, label in policy._table.items()}
         change = policy.update(statistics(errors, **kwargs))
         table = names(change) if change else table
     return table
@@ -165,9 +165,9 @@ def settle(policy, table, rounds=60, **kwargs):
 
 @pytest.mark.parametrize(("much", "little"), [("conv", "emb"), ("emb", "conv")])
 def test_under_a_budget_bits_go_where_the_energy_is(much, little):
-    table = settle(*started(target_ratio=8), densities={much: 100.0, little: 0.001})
-    order = ["int2", "log4", "int4", "int8", "bf16"]
-    assert order.index(table[much]) > order.index(table[little])
+    policy, first = started(target_ratio=8)
+    settle(policy, first, densities={much: 100.0, little: 0.001})
+    assert policy._model[policy._table[much]] < policy._model[policy._table[little]]
 
 
 def test_under_a_budget_adam_weighs_elements_not_energy():
@@ -189,8 +189,33 @@ def test_under_a_budget_a_small_gain_is_not_worth_a_new_plan():
 
 
 def test_a_ratio_out_of_reach_is_refused_with_the_one_that_is_not():
-    with pytest.raises(ConfigError, match=r"target_ratio 40 is out of reach.*ask for at most 1\d"):
-        started(target_ratio=40)
+    specs = [*SPECS, *(Spec(f"bias{i}", (1000,)) for i in range(30))]
+    with pytest.raises(ConfigError, match=r"target_ratio 40 is out of reach.*ask for at most \d+\.\d+"):
+        started(target_ratio=40, specs=specs)
+
+
+def test_a_large_ratio_goes_by_deadzone_and_counts_what_is_not_compressed():
+    for importance, domain in (("energy", "energy"), ("coordinate", "normalized")):
+        table = AdaptivePolicy(target_ratio=20).start(SPECS, importance, min_elements=1024)
+        used = [codec for codec in table.values() if codec.lossy]
+        assert {codec.domain for codec in used if codec.name == "deadzone"} == {domain}
+        assert table["fc"].name == "deadzone"
+        assert wire_ratio(table) >= 20
+
+
+@pytest.mark.parametrize("importance", ["energy", "coordinate"])
+def test_a_similarity_is_kept_in_the_cheapest_way(importance):
+    policy, table = started(importance, similarity=0.985)
+    assert {table[name] for name in ("conv", "fc", "emb")} == {"deadzone"}
+    assert table["tiny"] == "none"
+    assert policy._codecs["deadzone"].similarity == 0.985
+    assert settle(policy, table) == table
+
+
+def test_a_codec_that_loses_little_is_taken_where_it_is_smaller():
+    policy, table = started(similarity=0.985)
+    policy._seen.remembered = lambda name, codec, decision: 0.01 if (name, codec) == ("fc", "int2") else None
+    assert after(policy, 3)["fc"] == "int2"
 
 
 def test_fresh_forgets():
@@ -217,6 +242,8 @@ def test_options_reach_the_codecs():
     [
         ({"ratio": 8}, "unknown option of adaptive 'ratio'; known: .*target_ratio"),
         ({"target_ratio": 0.5}, "target_ratio 0.5"),
+        ({"similarity": 1.5}, "similarity 1.5"),
+        ({"similarity": 0.9, "target_ratio": 8}, "exclude each other"),
         ({"target_ratio": float("nan")}, "target_ratio nan"),
         ({"window": 0}, "window 0"),
         ({"warmup": 1.5}, "warmup 1.5"),

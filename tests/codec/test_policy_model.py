@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hvd_gradflow import codec
-from hvd_gradflow.codec.policy_adaptive import CANDIDATES
+from hvd_gradflow.codec.policy_candidates import FIXED as CANDIDATES
 from hvd_gradflow.codec.policy_model import encoded_bytes, expected_error, plain_bytes, rounding_error
 
 N = 1 << 16
