@@ -10,7 +10,7 @@ MPI ?= auto
 
 # For demo and bench.
 NP ?= 2
-COMPRESSION ?= adaptive
+COMPRESSION ?= adaptive deadzone
 ARGS ?=
 # For test: arguments of pytest, for example PYTEST="-m mpi -k token".
 PYTEST ?=
@@ -24,7 +24,7 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
 help:
 	@echo "make setup | build | demo | test | lint | format | bench | clean | distclean"
-	@echo "  demo: NP=$(NP) COMPRESSION=$(COMPRESSION) ARGS='--epochs 5'   test: PYTEST='-m mpi'"
+	@echo "  demo: NP=$(NP) COMPRESSION='$(COMPRESSION)' ARGS='--epochs 5'   test: PYTEST='-m mpi'"
 	@echo "  setup: PYTHON=$(PYTHON) MPI=auto|system|wheel TORCH=torch==X TENSORFLOW=tensorflow-cpu==X (or none)"
 
 setup:
@@ -35,8 +35,10 @@ build:
 
 # On one machine ranks would share memory and encode nothing: GRADFLOW_RANKS_PER_NODE=1 makes every rank a node.
 demo: setup
-	GRADFLOW_RANKS_PER_NODE=$${GRADFLOW_RANKS_PER_NODE:-1} scripts/launch.sh $(NP) \
-	    $(PY) scripts/train_digits_torch.py --compression $(COMPRESSION) $(ARGS)
+	for compression in $(COMPRESSION); do \
+	    GRADFLOW_RANKS_PER_NODE=$${GRADFLOW_RANKS_PER_NODE:-1} scripts/launch.sh $(NP) \
+	        $(PY) scripts/train_digits_torch.py --compression $$compression $(ARGS) || exit 1; \
+	done
 
 test: setup
 	$(PY) -m pytest $(PYTEST)

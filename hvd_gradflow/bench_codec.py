@@ -7,6 +7,7 @@ training run that lasts.
 
 from __future__ import annotations
 
+import ast
 import json
 import time
 from collections.abc import Callable
@@ -19,8 +20,17 @@ from hvd_gradflow import codec as registry
 from hvd_gradflow import device
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.codec.deadzone import Deadzone
+from hvd_gradflow.errors import ConfigError
 
 OPERATIONS = ("encode", "encode_ef", "encode_stochastic", "decode_add")
+# What is aimed at, as a ratio to memcpy on one core with AVX2 (docs/benchmarks.md).
+_NARROW = {"encode": 0.8, "encode_ef": 0.55, "encode_stochastic": 0.7, "decode_add": 0.8}
+TARGETS = {
+    "int8": {**_NARROW, "encode": 1.0},
+    "int4": _NARROW,
+    "log4": _NARROW,
+    "deadzone": {"encode": 0.25, "encode_ef": 0.25, "decode_add": 0.35},
+}
 _CHUNK = 1 << 20  # elements made at a time
 _COLUMNS = (  # name, alignment, width, format
     ("codec", "<", 8, ""),
@@ -28,6 +38,7 @@ _COLUMNS = (  # name, alignment, width, format
     ("device", "<", 6, ""),
     ("gbps", ">", 6, ".2f"),
     ("memcpy_ratio", ">", 12, ".2f"),
+    ("target", ">", 6, ".2f"),
     ("relative_error", ">", 14, ".2e"),
     ("bits_per_element", ">", 16, ".2f"),
 )
@@ -48,7 +59,7 @@ def run_codec_bench(
     megabytes : float
         Size of the float32 array, in 2**20 bytes.
     codecs : list of str, optional
-        Names of codecs; by default all.
+        Names of codecs, as :func:`chosen` takes them; by default all.
     repeats : int
         Runs of each operation, of which the median counts.
 
@@ -57,7 +68,7 @@ def run_codec_bench(
     list of dict
         ``codec``; ``op``: encode, encode_ef (with error feedback), encode_stochastic or decode_add;
         ``device``: the backend; ``gbps``: 10**9 bytes of float32 in a second; ``memcpy_ratio``: the same over
-        that of copying these floats; ``relative_error``: norm of what was lost over norm of the input;
+        that of copying these floats; ``target``: the least ratio aimed at, or None; ``relative_error``: norm of what was lost over norm of the input;
         ``bits_per_element``: of the payload, header and checksum included.
 
     Raises
@@ -79,7 +90,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     """Print rows of :func:`run_codec_bench` as a table."""
     print("  ".join(f"{name:{align}{width}}" for name, align, width, _ in _COLUMNS))
     for row in rows:
-        print("  ".join(f"{row[name]:{align}{width}{kind}}" for name, align, width, kind in _COLUMNS))
+        print("  ".join(cell(row[name], align, width, kind) for name, align, width, kind in _COLUMNS))
 
 
 def gradient_like(n: int, seed: int = 0) -> np.ndarray:
@@ -93,8 +104,40 @@ def gradient_like(n: int, seed: int = 0) -> np.ndarray:
 
 
 def chosen(names: list[str] | None) -> list[Codec]:
-    """Return the codecs of these names, or all, with their default options."""
-    return [registry.get(name) for name in names or registry.names()]
+    """Return the codecs of these names, or all; ``int8:block=64`` and the like give options.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown codec or option.
+    """
+    return [_with_options(name) for name in names or registry.names()]
+
+
+def _with_options(text: str) -> Codec:
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"{text!r}: expected NAME or NAME:OPTION=VALUE,OPTION=VALUE")
+        try:
+            options[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[key] = value
+    return registry.get(name, **options)
+
+
+def label(codec: Codec) -> str:
+    """Return a codec's name with the options that are not its defaults."""
+    usual = registry.get(codec.name).get_config()
+    changed = {k: v for k, v in codec.get_config().items() if v != usual[k]}
+    return codec.name + (":" + ",".join(f"{k}={v}" for k, v in changed.items()) if changed else "")
+
+
+def cell(value: Any, align: str, width: int, kind: str) -> str:
+    """Return a value as a cell of a table; a dash where there is none."""
+    return f"{'-' if value is None else format(value, kind):{align}{width}}"
 
 
 def _codec_rows(codec: Codec, x: np.ndarray, repeats: int) -> list[dict[str, Any]]:
@@ -110,11 +153,12 @@ def _codec_rows(codec: Codec, x: np.ndarray, repeats: int) -> list[dict[str, Any
         seconds, copying = alternate(work(op, used, x, payload), lambda: np.copyto(copy, x), repeats)
         rows.append(
             {
-                "codec": codec.name,
+                "codec": label(codec),
                 "op": op,
                 "device": device.backend().name,
                 "gbps": x.nbytes / seconds / 1e9,
                 "memcpy_ratio": copying / seconds,
+                "target": TARGETS.get(codec.name, {}).get(op),
                 "relative_error": error,
                 "bits_per_element": 8 * payload.size / x.size,
             }

@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hvd_gradflow import config, device
-from hvd_gradflow.bench_codec import alternate, chosen, work
+from hvd_gradflow.bench_codec import TARGETS, alternate, cell, chosen, label, work
 from hvd_gradflow.codec import Codec
+from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.errors import ConfigError
 
 BLOCK = 32  # elements that share a variance in the bound; the smallest block of any codec
 _COLUMNS = (  # key, heading, width, format
-    ("codec", "codec", 8, ""),
+    ("codec", "codec", 26, ""),
     ("bits_per_element", "bits", 6, ".3f"),
     ("bound_bits_per_element", "bound", 6, ".3f"),
     ("similarity", "similarity", 10, ".6f"),
     ("relative_error", "error", 9, ".3e"),
     ("encode_gbps", "encode GB/s", 11, ".2f"),
     ("encode_memcpy_ratio", "/ memcpy", 8, ".2f"),
+    ("encode_target", "target", 6, ".2f"),
     ("decode_add_gbps", "decode_add GB/s", 15, ".2f"),
     ("decode_add_memcpy_ratio", "/ memcpy", 8, ".2f"),
+    ("decode_add_target", "target", 6, ".2f"),
 )
 
 
@@ -50,7 +54,7 @@ def run_gradient_bench(
     megabytes : float
         Float32 that are timed, in units of 2**20 bytes: the gradients in a row, repeated or cut to this size.
     codecs : list of str, optional
-        Names of codecs; by default all, with their default options.
+        Names of codecs, as :func:`hvd_gradflow.bench_codec.chosen` takes them; by default all.
     repeats : int
         Runs of each operation, of which the median counts.
 
@@ -62,7 +66,8 @@ def run_gradient_bench(
         at this row's error, None where nothing is lost; ``similarity``: cosine of the angle between input
         and what was decoded; ``relative_error``: norm of what was lost over norm of the input;
         ``encode_gbps`` and ``decode_add_gbps``: 10**9 bytes of float32 in a second;
-        ``encode_memcpy_ratio`` and ``decode_add_memcpy_ratio``: the same over that of copying these floats.
+        ``encode_memcpy_ratio`` and ``decode_add_memcpy_ratio``: the same over that of copying these floats;
+        ``encode_target`` and ``decode_add_target``: the least such ratio aimed at, or None.
 
     Raises
     ------
@@ -190,15 +195,16 @@ def _quality(codec: Codec, tensors: list[np.ndarray], chunk: int) -> dict[str, A
     coded = count = 0
     inner = norm = decoded_norm = lost = 0.0
     for tensor in tensors:
+        encode = _encoder(codec, tensor)
         for first in range(0, tensor.size, chunk):
             part = tensor[first : first + chunk]
-            payload = codec.encode(part, key=1, first=first)
+            payload = encode(part, first)
             x, y = part.astype(np.float64), codec.decode(payload).astype(np.float64)
             coded, count = coded + payload.size, count + part.size
             inner, norm, decoded_norm = inner + _dot(x, y), norm + _dot(x, x), decoded_norm + _dot(y, y)
             lost += _dot(x - y, x - y)
     return {
-        "codec": codec.name,
+        "codec": label(codec),
         "device": device.backend().name,
         "elements": count,
         "bits_per_element": 8 * coded / count,
@@ -208,19 +214,28 @@ def _quality(codec: Codec, tensors: list[np.ndarray], chunk: int) -> dict[str, A
     }
 
 
+def _encoder(codec: Codec, tensor: np.ndarray) -> Callable[[np.ndarray, int], np.ndarray]:
+    """What encodes the parts of a tensor, which have one step where the codec has steps."""
+    if not isinstance(codec, Deadzone):
+        return lambda part, first: codec.encode(part, key=1, first=first)
+    _, steps = codec.steps(codec.encode(tensor))
+    return lambda part, first: codec.encode_stepped(part, [part.size], steps)
+
+
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.dot(x, y))
 
 
-def _speed(codec: Codec, x: np.ndarray, repeats: int) -> dict[str, float]:
-    copy, payload, found = np.zeros_like(x), codec.encode(x, key=1), {}
+def _speed(codec: Codec, x: np.ndarray, repeats: int) -> dict[str, float | None]:
+    copy, payload = np.zeros_like(x), codec.encode(x, key=1)
+    found: dict[str, float | None] = {}
     for op in ("encode", "decode_add"):
         seconds, copying = alternate(work(op, codec, x, payload), lambda: np.copyto(copy, x), repeats)
         found[f"{op}_gbps"] = x.nbytes / seconds / 1e9
         found[f"{op}_memcpy_ratio"] = copying / seconds
+        found[f"{op}_target"] = TARGETS.get(codec.name, {}).get(op)
     return found
 
 
 def _line(row: dict[str, Any]) -> str:
-    cells = (("-" if row[key] is None else format(row[key], kind), width) for key, _, width, kind in _COLUMNS)
-    return "  ".join(f"{cell:>{width}}" for cell, width in cells)
+    return "  ".join(cell(row[key], ">", width, kind) for key, _, width, kind in _COLUMNS)

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     codec = benches.add_parser("codec", help="encode and decode speed, bytes and error of each codec")
     codec.add_argument("--megabytes", type=_positive, default=64, metavar="N", help="float32 to time (64)")
     codec.add_argument("--gradients", metavar="FILE", help="on recorded ones: an .npz file of float32 arrays")
-    codec.add_argument("--codecs", nargs="+", metavar="NAME", help="which ones (all)")
+    codec.add_argument("--codecs", nargs="+", metavar="NAME", help="which ones (all); NAME:OPTION=VALUE too")
     codec.add_argument("--repeats", type=_positive, metavar="N", help="runs a figure is the median of")
     codec.set_defaults(run=_bench_codec)
 
