@@ -47,7 +47,7 @@ enum gf_control {
   GF_CONTROL_RATIO = 2        // uncompressed bytes over bytes sent
 };
 enum gf_second {
-  GF_SECOND_AUTO = 0,       // exact between two nodes, requantize between more
+  GF_SECOND_AUTO = 0,       // exact between up to four nodes, requantize between more
   GF_SECOND_EXACT = 1,      // the sum of the codes, as it is
   GF_SECOND_REQUANTIZE = 2  // the sum is encoded once more, with error feedback
 };

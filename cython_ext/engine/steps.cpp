@@ -12,6 +12,8 @@ namespace gf {
 namespace {
 constexpr double kSmallest = 1.0 / 256, kLargest = 256;  // multiples of the root mean square
 constexpr double kFastest = 2;                           // change of a multiple from one step to the next
+// Up to so many nodes a sum of codes costs no more than a second encoding (measured; docs/codecs.md).
+constexpr int kExactNodes = 4;
 
 int control_of(const gf_codec_spec &codec) { return static_cast<int>(codec.params[1] & 0xff); }
 int second_of(const gf_codec_spec &codec) { return static_cast<int>(codec.params[1] >> 8 & 0xff); }
@@ -66,7 +68,7 @@ void StepControl::agree(const Agreement &agreement, const gf_codec_spec &codec) 
 
 Steps StepControl::steps(int nodes) const {
   Steps s;
-  s.exact = second_of(codec_) == GF_SECOND_EXACT || (second_of(codec_) == GF_SECOND_AUTO && nodes <= 2);
+  s.exact = second_of(codec_) == GF_SECOND_EXACT || (second_of(codec_) == GF_SECOND_AUTO && nodes <= kExactNodes);
   // Errors of independent encodings add up in the square. Exact: one of each node. Otherwise: one of each
   // node but the home, and as much again from the second encoding.
   const double parts = s.exact ? nodes : 2.0 * (nodes - 1);
