@@ -51,6 +51,7 @@ class Run:
 
 RUNS = {
     "cnn": Run("small_net on Fashion-MNIST", "sgd", lr=0.03, batch=64, length=1400),
+    "plain": Run("plain_net on Fashion-MNIST", "sgd", lr=0.03, batch=64, length=1400),
     "text": Run("text_net on the King James Bible", "adamw", lr=1e-3, batch=16, length=2000),
 }
 
@@ -66,13 +67,13 @@ def record(
     """Train on one process and return the gradients by key, and `meta`."""
     run = RUNS[name]
     torch.manual_seed(seed)
-    samples = data.fashion(limit) if name == "cnn" else data.bible(limit)
+    samples = data.bible(limit) if name == "text" else data.fashion(limit)
     if len(samples.train_y) // workers < run.batch:
         raise UsageError(
             f"{len(samples.train_y)} samples make no batch of {run.batch} for {workers} workers: "
             "lower --workers or raise --limit"
         )
-    model = models.small_net() if name == "cnn" else models.text_net()
+    model = {"cnn": models.small_net, "plain": models.plain_net, "text": models.text_net}[name]()
     optimizer = optimizer_for(model, run.optimizer, run.lr, workers)
     peak = optimizer.param_groups[0]["lr"]
     wanted = {first + i for first in steps for i in range(consecutive)}
