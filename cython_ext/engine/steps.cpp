@@ -51,15 +51,12 @@ void StepControl::agree(const Agreement &agreement, const gf_codec_spec &codec) 
   for (size_t i = 0; same && i < tensors_.size(); ++i) same = tensors_[i].end == agreement.ends[i];
   codec_ = codec;
   if (!same) {
-    double multiple = 1;
-    if (control_of(codec) == GF_CONTROL_STEP) multiple = asked();
+    multiple_ = 1;
+    if (control_of(codec) == GF_CONTROL_STEP) multiple_ = asked();
     // The error of a fine uniform quantizer is step^2 / 12.
-    if (control_of(codec) == GF_CONTROL_SIMILARITY) multiple = std::sqrt(12 * (1 - asked() * asked()));
+    if (control_of(codec) == GF_CONTROL_SIMILARITY) multiple_ = std::sqrt(12 * (1 - asked() * asked()));
     tensors_.assign(agreement.ends.size(), Tensor{});
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      tensors_[i].end = agreement.ends[i];
-      tensors_[i].multiple = multiple;
-    }
+    for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].end = agreement.ends[i];
   }
   for (size_t i = 0; i < tensors_.size() && i < agreement.energies.size(); ++i) {
     if (tensors_[i].energy <= 0) tensors_[i].energy = agreement.energies[i];
@@ -68,43 +65,50 @@ void StepControl::agree(const Agreement &agreement, const gf_codec_spec &codec) 
 
 Steps StepControl::steps(int nodes) const {
   Steps s;
-  s.exact = second_of(codec_) == GF_SECOND_EXACT || (second_of(codec_) == GF_SECOND_AUTO && nodes <= kExactNodes);
+  s.exact =
+      second_of(codec_) == GF_SECOND_EXACT || (second_of(codec_) == GF_SECOND_AUTO && nodes <= kExactNodes);
   // Errors of independent encodings add up in the square. Exact: one of each node. Otherwise: one of each
   // node but the home, and as much again from the second encoding.
   const double parts = s.exact ? nodes : 2.0 * (nodes - 1);
   const double second = s.exact ? 1.0 : std::sqrt(static_cast<double>(nodes - 1));
+  double all = 0;
+  for (const Tensor &t : tensors_) all += t.energy;
+  const double mean = tensors_.empty() ? 0 : all / static_cast<double>(tensors_.back().end);
+  const double multiple = multiple_ / std::sqrt(parts);
   uint64_t begin = 0;
   for (const Tensor &t : tensors_) {
-    const double multiple = t.multiple / std::sqrt(parts);
-    const auto n = static_cast<double>(t.end - begin);
+    // Energies of an element: this tensor's own, and between that and all tensors', as geometric mean.
+    const double own = t.energy / static_cast<double>(t.end - begin);
+    const double shared = std::sqrt(own) * std::sqrt(mean);
     s.ends.push_back(t.end);
-    s.first.push_back(gf_dz_step(multiple, t.energy, n));
-    s.second.push_back(gf_dz_step(multiple * second, t.energy, n));
+    s.first.push_back(gf_dz_step(multiple, shared, 1));
+    s.second.push_back(gf_dz_step(multiple * second, shared, 1));
     begin = t.end;
   }
   return s;
 }
 
 void StepControl::learn(const std::vector<Energy> &energies, uint64_t bytes, uint64_t plain_bytes) {
-  const int control = control_of(codec_);
+  double total = 0, residual = 0;
   for (size_t i = 0; i < tensors_.size() && i < energies.size(); ++i) {
-    Tensor &t = tensors_[i];
     const Energy &e = energies[i];
     // If all was rounded to zero, the inputs still tell how small the step must become.
     const double energy = std::max(e.total, e.gradient);
     if (!std::isfinite(energy) || !std::isfinite(e.residual)) continue;
-    if (energy > 0) t.energy = energy;
-    double factor = 1;
-    if (control == GF_CONTROL_SIMILARITY && e.total + e.residual > 0) {
-      const double lost = e.residual / (e.total + e.residual);
-      // The loss goes with the square of the step, at most; half of the way in each step is stable.
-      factor = lost > 0 ? std::sqrt(std::sqrt((1 - asked() * asked()) / lost)) : kFastest;
-    } else if (control == GF_CONTROL_RATIO && plain_bytes > 0) {
-      factor = std::sqrt(static_cast<double>(bytes) * asked() / static_cast<double>(plain_bytes));
-    }
-    t.multiple = limited(t.multiple * limited(factor, 1 / kFastest, kFastest), kSmallest, kLargest);
-    if (control == GF_CONTROL_STEP) t.multiple = asked();
+    if (energy > 0) tensors_[i].energy = energy;
+    total += e.total;
+    residual += e.residual;
   }
+  double factor = 1;
+  if (control_of(codec_) == GF_CONTROL_SIMILARITY && total + residual > 0) {
+    const double lost = residual / (total + residual);
+    // The loss goes with the square of the step, at most; half of the way in each step is stable.
+    factor = lost > 0 ? std::sqrt(std::sqrt((1 - asked() * asked()) / lost)) : kFastest;
+  } else if (control_of(codec_) == GF_CONTROL_RATIO && plain_bytes > 0) {
+    factor = std::sqrt(static_cast<double>(bytes) * asked() / static_cast<double>(plain_bytes));
+  }
+  if (control_of(codec_) != GF_CONTROL_STEP)
+    multiple_ = limited(multiple_ * limited(factor, 1 / kFastest, kFastest), kSmallest, kLargest);
 }
 
 }  // namespace gf

@@ -38,11 +38,11 @@ class StepControl {
  private:
   struct Tensor {
     uint64_t end = 0;
-    double energy = 0;    // of the reduced gradient; 0: not known
-    double multiple = 1;  // of its root mean square
+    double energy = 0;  // of the reduced gradient; 0: not known
   };
   double asked() const;
   std::vector<Tensor> tensors_;
+  double multiple_ = 1;  // of a root mean square
   gf_codec_spec codec_{};
 };
 
