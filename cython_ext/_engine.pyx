@@ -235,6 +235,14 @@ cdef class NativeEngine:
             self.engine.submit(domain, native.unit)
         return native
 
+    def forget(self, int domain, hashes):
+        """Drop what is kept about names that will not come again, or that begin anew."""
+        cdef vector[uint64_t] names
+        for name in hashes:
+            names.push_back(name)
+        with nogil:
+            self.engine.forget(domain, names)
+
     def join(self, int domain):
         """Tell the others that this rank has no more data; the unit ends when all have said so."""
         cdef NativeUnit native = NativeUnit()

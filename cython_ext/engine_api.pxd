@@ -123,6 +123,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         cbool stopped()
         int open(MPI_Comm, const Topology &, const Options &, void *, const string &) except +
         void submit(int, const shared_ptr[Unit] &)
+        void forget(int, vector[uint64_t])
         void close(int)
         void fail(int, const string &)
         DomainState state(int)

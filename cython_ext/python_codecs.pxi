@@ -12,6 +12,13 @@ def _key(*fields):
     return fields
 
 
+def _check_bound(codec, made, n):
+    bound = codec.max_encoded_size(n)
+    if made > bound:
+        raise errors.WireError(f"codec {codec.name!r} made {made} bytes of {n} elements, "
+                               f"more than its own bound {bound}")
+
+
 cdef size_t _max_encoded_size(void *ctx, const gf_codec_spec *spec, size_t n) noexcept with gil:
     try:
         return _codec(ctx, spec).max_encoded_size(n)
@@ -27,9 +34,7 @@ cdef size_t _encode(void *ctx, const gf_codec_spec *spec, const float *x, float 
         codec = _codec(ctx, spec)
         payload = codec.encode(_floats(x, n), residual=_floats(residual, n) if residual != NULL else None,
                                key=key, first=first)
-        if <size_t> payload.shape[0] > <size_t> codec.max_encoded_size(n):
-            raise errors.WireError(f"codec {codec.name!r} made {payload.shape[0]} bytes of {n} elements, "
-                                   f"more than its own bound {codec.max_encoded_size(n)}")
+        _check_bound(codec, payload.shape[0], n)
         memcpy(out, &payload[0], payload.shape[0])
         return payload.shape[0]
     except BaseException as error:
@@ -71,7 +76,9 @@ cdef size_t _encode_stepped(void *ctx, const gf_codec_spec *spec, const gf_segme
     cdef const uint8_t[::1] payload
     try:
         ends, steps = _steps(segments, count)
-        payload = _codec(ctx, spec).encode_stepped(_floats(x, n), ends, steps, residual=_floats(residual, n))
+        codec = _codec(ctx, spec)
+        payload = codec.encode_stepped(_floats(x, n), ends, steps, residual=_floats(residual, n))
+        _check_bound(codec, payload.shape[0], n)
         memcpy(out, &payload[0], payload.shape[0])
         return payload.shape[0]
     except BaseException as error:
@@ -96,7 +103,9 @@ cdef size_t _encode_codes(void *ctx, const gf_codec_spec *spec, const gf_segment
     cdef const uint8_t[::1] payload
     try:
         ends, steps = _steps(segments, count)
-        payload = _codec(ctx, spec).encode_codes(_floats(codes, n), ends, steps)
+        codec = _codec(ctx, spec)
+        payload = codec.encode_codes(_floats(codes, n), ends, steps)
+        _check_bound(codec, payload.shape[0], n)
         memcpy(out, &payload[0], payload.shape[0])
         return payload.shape[0]
     except BaseException as error:

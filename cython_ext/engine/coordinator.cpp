@@ -5,6 +5,11 @@
 
 namespace gf {
 
+namespace {
+constexpr uint16_t kDeadzone = 8;           // gf_codec_spec.id
+constexpr uint64_t kDomainBits = 0xff0000;  // of deadzone's params[1]
+}  // namespace
+
 std::string list_of(const std::vector<int> &ranks) {
   std::string text = "[";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
@@ -14,6 +19,7 @@ std::string list_of(const std::vector<int> &ranks) {
 namespace {
 
 void put(Writer *w, const Agreement &agreement) {
+  w->put(static_cast<uint8_t>(agreement.fresh));
   w->put(static_cast<uint64_t>(agreement.ends.size()));
   for (size_t i = 0; i < agreement.ends.size(); ++i) {
     w->put(agreement.ends[i]);
@@ -22,6 +28,7 @@ void put(Writer *w, const Agreement &agreement) {
 }
 
 void get(Reader *r, Agreement *agreement) {
+  agreement->fresh = r->get<uint8_t>() != 0;
   const auto count = r->get<uint64_t>();
   for (uint64_t i = 0; i < count && !r->bad(); ++i) {
     agreement->ends.push_back(r->get<uint64_t>());
@@ -184,6 +191,7 @@ void Coordinator::consider(uint64_t key) {
     if (agreement.ends.empty()) {
       agreement = a.agreement;
     } else {
+      agreement.fresh = agreement.fresh || a.agreement.fresh;
       for (size_t i = 0; i < a.agreement.energies.size() && i < agreement.energies.size(); ++i)
         agreement.energies[i] += a.agreement.energies[i];
     }
@@ -321,12 +329,19 @@ std::string difference(const Announcement &expected, const Announcement &got,
   if (g.codec.block != e.codec.block) return say("block", g.codec.block, e.codec.block);
   if (g.codec.rounding != e.codec.rounding) return say("rounding", g.codec.rounding, e.codec.rounding);
   if (g.flags != e.flags) return say("flags (error feedback, statistics)", g.flags, e.flags);
-  if (std::memcmp(&g.codec, &e.codec, sizeof g.codec) != 0)
+  gf_codec_spec same_domain = g.codec;
+  if (g.codec.id == kDeadzone) same_domain.params[1] ^= (g.codec.params[1] ^ e.codec.params[1]) & kDomainBits;
+  if (std::memcmp(&same_domain, &e.codec, sizeof g.codec) != 0)
     return about(expected.name) + " sent other codec options";
-  if (g.state != e.state) {
+  const char *advice = "the optimizers' states differ, broadcast that of one rank";
+  if (g.codec.params[1] != e.codec.params[1]) {
+    const bool divides = g.codec.params[1] & kDomainBits;
     return about(expected.name) +
-           " divide it by other second moments: the optimizers' states differ, broadcast that of one rank";
+           (divides ? " divide it by second moments, which the others have not: "
+                    : " have no second moments of it to divide by: ") +
+           advice;
   }
+  if (g.state != e.state) return about(expected.name) + " divide it by other second moments: " + advice;
   return about(expected.name) + " sent another op or other factors";
 }
 

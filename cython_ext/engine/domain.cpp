@@ -3,6 +3,7 @@
 #include "domain.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace gf {
 
@@ -68,6 +69,7 @@ void Domain::start() {
   sums_.resize(static_cast<size_t>(options_.slots));
   for (auto &sum : sums_) sum.resize(options_.chunk_bytes);
   total_.resize(options_.chunk_bytes);
+  reduce_energies_.resize(topology_.nodes.size());
 }
 
 void Domain::submit(const UnitPtr &unit) {
@@ -122,6 +124,7 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
   Running run;
   run.spec = spec;
   run.agreement = agreement;
+  if (agreement.fresh) forgotten_.erase(spec.name_hash);
   auto found = submitted_.find(spec.name_hash);
   if (found != submitted_.end()) {
     run.unit = found->second;
@@ -172,17 +175,22 @@ void Domain::finish(Running *run) {
       if (tensor >= sums.energies.size()) break;
       sums.energies[tensor++] += e;
     }
+    // More tensors than a message has room for: nobody knows the energies of the others.
+    if (run->steps.ends.empty()) continue;
+    const uint64_t end = std::min((c + 1) * run->geometry.chunk, run->spec.elements);
+    for (; tensor <= first_tensor(ends, end - 1); ++tensor)
+      sums.energies[tensor].total = std::numeric_limits<double>::quiet_NaN();
   }
   // A gradient that is not finite says nothing about the next one.
   if (!run->steps.ends.empty() && !(run->spec.flags & kNonFinite)) {
-    const uint64_t legs = 2 * static_cast<uint64_t>(topology_.node_count() - 1);
-    controls_[run->spec.name_hash].learn(sums.energies, sums.bytes,
-                                         legs * run->spec.elements * sizeof(float));
+    controls_[run->spec.name_hash].learn(sums.energies, sums.bytes, topology_.node_count());
   }
   if (!run->unit) return;
   UnitPtr unit = std::move(run->unit);
   run->unit.reset();
-  unit->statistics = std::move(sums);
+  // Stepped units have them anyway; whoever decides from them must have what all ranks have, and ranks that
+  // have joined decide nothing.
+  if (run->spec.flags & kStatistics) unit->statistics = std::move(sums);
   host_->finish(unit, UnitState::kDone);
 }
 
@@ -200,8 +208,13 @@ size_t Domain::first_tensor(const std::vector<uint64_t> &ends, uint64_t element)
 // Units end in any order on a rank, but leave the queue in the common one.
 void Domain::retire() {
   while (!running_.empty() && running_.front().remaining == 0) {
+    const uint64_t name = running_.front().spec.name_hash;
     running_.pop_front();
     ++retired_;
+    if (forgotten_.count(name) && !runs(name)) {
+      forgotten_.erase(name);
+      controls_.erase(name);
+    }
   }
 }
 

@@ -43,6 +43,7 @@ class Domain {
   // All of these are called by the engine thread only.
   void start();
   void submit(const UnitPtr &unit);
+  void forget(const std::vector<uint64_t> &names);
   void request_close();
   void fail(Failure kind, const std::string &text, bool tell);
   bool progress(double time);  // true if anything moved
@@ -131,11 +132,16 @@ class Domain {
   // Stepped codecs (domain_stepped.cpp).
   Agreement inputs(const Unit &unit);  // what this rank adds to the agreement, where one is needed
   bool steps_known(Running *run);      // false while an earlier reduction of this name is under way here
+  bool runs(uint64_t name_hash) const;
   size_t encode_stepped(const At &at, const std::vector<float> &steps, const float *x, uint8_t *out,
                         std::vector<Energy> *energies);
   void add_codes(const At &at, const Arrival &arrival, int source);
+  void owe_rounding(const At &at, const float *values, const Arrival &encoded);
+  size_t encode_codes(const At &at, const float *own, uint8_t *out, std::vector<Energy> *energies,
+                      bool *rounded);
   size_t encode_sum(const At &at, float *own, uint8_t *out, std::vector<Energy> *energies);
   static void collect(const Arrival &arrival, std::vector<Energy> *energies);
+  static void add_up(const std::vector<Energy> &part, std::vector<Energy> *energies);
   std::vector<int> other_owners(const At &at) const;
   void send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers, size_t payload_bytes,
             uint64_t first_bytes, const std::vector<Energy> &energies);
@@ -167,9 +173,10 @@ class Domain {
   std::vector<std::vector<uint8_t>> sums_;  // my node's sums of chunks whose home is here: S, in order
   uint64_t sums_made_ = 0, sums_used_ = 0;
   int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
-  std::vector<Energy> reduce_energies_;
+  std::vector<std::vector<Energy>> reduce_energies_;  // by node
   uint64_t reduce_bytes_ = 0;
   std::unordered_map<uint64_t, StepControl> controls_;  // by the unit's name
+  std::unordered_set<uint64_t> forgotten_;              // among them, once they have ended here
   std::vector<uint8_t> codes_, lost_, payload_;         // of stepped codecs; made when first needed
   std::vector<uint8_t> scratch_, own_, total_, zeros_;
 

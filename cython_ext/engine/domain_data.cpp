@@ -200,8 +200,13 @@ std::vector<Energy> Domain::measure(const At &at, const float *x, const float *r
 }
 
 void Domain::collect(const Arrival &arrival, std::vector<Energy> *energies) {
-  if (energies->size() < arrival.energy_count) energies->resize(arrival.energy_count);
-  for (size_t i = 0; i < arrival.energy_count; ++i) (*energies)[i] += arrival.energy(i);
+  energies->resize(arrival.energy_count);
+  for (size_t i = 0; i < arrival.energy_count; ++i) (*energies)[i] = arrival.energy(i);
+}
+
+void Domain::add_up(const std::vector<Energy> &part, std::vector<Energy> *energies) {
+  if (energies->size() < part.size()) energies->resize(part.size());
+  for (size_t i = 0; i < part.size(); ++i) (*energies)[i] += part[i];
 }
 
 std::vector<int> Domain::other_owners(const At &at) const {

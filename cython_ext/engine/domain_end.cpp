@@ -130,7 +130,9 @@ void Domain::release() {
   scatter_slots_.clear();
   gather_slots_.clear();
   sums_.clear();
-  for (auto *buffer : {&scratch_, &own_, &total_, &zeros_}) std::vector<uint8_t>().swap(*buffer);
+  for (auto *buffer : {&scratch_, &own_, &total_, &zeros_, &codes_, &lost_, &payload_})
+    std::vector<uint8_t>().swap(*buffer);
+  controls_.clear();
   coordinator_ = Coordinator();
 }
 

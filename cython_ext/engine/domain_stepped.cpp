@@ -1,11 +1,24 @@
 // Chunks of stepped codecs (deadzone): the ranks agree on steps, and the owner at home adds integers.
 // The text to it is "Steps" in docs/architecture.md.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "domain.hpp"
 
 namespace gf {
+
+namespace {
+constexpr float kLargestExact = 4194304.0f;  // 2^22: integers up to it stay as they are in a sum's payload
+
+// Each part of a sum is rounded, perhaps up: a sum of finite ones must not become infinite.
+void bound(float *values, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) {
+    if (std::isinf(values[i])) values[i] = std::copysign(std::numeric_limits<float>::max(), values[i]);
+  }
+}
+}  // namespace
 
 Agreement Domain::inputs(const Unit &unit) {
   Agreement a;
@@ -13,7 +26,11 @@ Agreement Domain::inputs(const Unit &unit) {
   if (!(spec.flags & kStepped) || topology_.node_count() == 1 || spec.elements == 0) return a;
   const std::vector<uint64_t> ends = unit.ends.empty() ? std::vector<uint64_t>{spec.elements} : unit.ends;
   const auto found = controls_.find(spec.name_hash);
-  if (found != controls_.end() && found->second.knows(ends, spec.codec)) return a;
+  if (found != controls_.end() && found->second.knows(ends, spec.codec) && !forgotten_.count(spec.name_hash))
+    return a;
+  // After a join this rank may lag; then those who reduced it last know better.
+  a.fresh = forgotten_.count(spec.name_hash) ||
+            (!runs(spec.name_hash) && (found == controls_.end() || !found->second.about(ends, spec.codec)));
   const auto *x = static_cast<const float *>(unit.input);
   uint64_t begin = 0;
   for (uint64_t end : ends) {
@@ -22,6 +39,24 @@ Agreement Domain::inputs(const Unit &unit) {
   }
   a.ends = ends;
   return a;
+}
+
+bool Domain::runs(uint64_t name_hash) const {
+  return std::any_of(running_.begin(), running_.end(), [&](const Running &run) {
+    return run.spec.name_hash == name_hash && run.remaining > 0;
+  });
+}
+
+// Names that this rank will not submit again, or that it starts anew with: the next agreement on one of them
+// says so, and then all ranks forget it. So they need not forget at the same time.
+void Domain::forget(const std::vector<uint64_t> &names) {
+  for (uint64_t name : names) {
+    if (runs(name)) {
+      forgotten_.insert(name);  // retire() sees to it
+    } else {
+      controls_.erase(name);
+    }
+  }
 }
 
 bool Domain::steps_known(Running *run) {
@@ -48,7 +83,7 @@ size_t Domain::encode_stepped(const At &at, const std::vector<float> &steps, con
   const auto segments = at.run->steps.cut(steps, at.begin, at.count);
   float *lost = residual(at);
   if (!lost) {  // measured all the same
-    lost_.assign(options_.chunk_bytes, 0);
+    lost_.assign(at.count * sizeof(float), 0);
     lost = reinterpret_cast<float *>(lost_.data());
   }
   const auto *ops = at.run->ops;
@@ -70,43 +105,69 @@ void Domain::add_codes(const At &at, const Arrival &arrival, int source) {
   check(at, source, status);
 }
 
-// codes_ holds the sum of the other nodes' integers. Encodes the sum with this node's part; the energies of
-// that, and of the total, join those of the others.
+// The sum of the codes, as it travels on, is rounded where blocks are shifted: a spike on one node takes with
+// it what the others have in its block. The home owes that.
+void Domain::owe_rounding(const At &at, const float *values, const Arrival &encoded) {
+  lost_.resize(at.count * sizeof(float));
+  auto *arrives = reinterpret_cast<float *>(lost_.data());
+  decode(at, encoded, topology_.rank, arrives, false);
+  float *owed = residual(at);
+  for (uint64_t i = 0; i < at.count; ++i) {
+    const float rounding = values[i] - arrives[i];
+    if (std::isfinite(rounding)) owed[i] += rounding;
+  }
+  bound(owed, at.count);
+}
+
+// codes_ holds the sum of the other nodes' integers. Encodes the sum with this node's part; the energies are
+// those of that part, of what was lost here, and of the total.
 size_t Domain::encode_sum(const At &at, float *own, uint8_t *out, std::vector<Energy> *energies) {
   const Steps &steps = at.run->steps;
-  const auto segments = steps.cut(steps.first, at.begin, at.count);
-  const auto *ops = at.run->ops;
   auto *codes = reinterpret_cast<float *>(codes_.data());
-  std::vector<Energy> mine;
+  const bool finite = !(at.run->spec.flags & kNonFinite);
   size_t bytes = 0;
-  if (steps.exact) {
-    payload_.resize(capacity_);
-    const size_t own_bytes = encode_stepped(at, steps.first, own, payload_.data(), &mine);
-    add_codes(at, Arrival{at.g, payload_.data(), own_bytes, nullptr, 0, 0}, topology_.rank);
-    bytes = ops->encode_codes(ops->ctx, &at.run->spec.codec, segments.data(), segments.size(), codes,
-                              at.count, out);
-    if (bytes == 0) throw StepError{Failure::kInternal, "a codec with steps failed to encode a sum"};
-  }
-  // From here on `codes` are values.
+  bool rounded = false;
+  if (steps.exact) bytes = encode_codes(at, own, out, energies, &rounded);
   uint64_t begin = 0;
-  for (const gf_segment &s : segments) {
+  for (const gf_segment &s : steps.cut(steps.first, at.begin, at.count)) {  // codes become values
     const float *part = codes + begin;
     host_->api->sum_f32(codes + begin, &part, 1, s.step, s.end - begin);
     begin = s.end;
   }
-  if (!steps.exact) {
-    add(at, own, codes);
-    bytes = encode_stepped(at, steps.second, own, out, &mine);
-    for (Energy &e : mine) {
-      e.total = e.gradient;
-      e.gradient = 0;
+  if (finite) bound(codes, at.count);
+  std::vector<Energy> total;
+  if (steps.exact) {
+    if (rounded && residual(at)) {
+      owe_rounding(at, codes, Arrival{at.g, out, bytes, nullptr, 0, 0});
+      *energies = measure(at, own, residual(at));
     }
+    total = measure(at, codes, nullptr);
   } else {
-    const std::vector<Energy> total = measure(at, codes, nullptr);
-    for (size_t i = 0; i < mine.size(); ++i) mine[i].total = total[i].gradient;
+    *energies = measure(at, own, nullptr);
+    add(at, own, codes);
+    if (finite) bound(own, at.count);
+    bytes = encode_stepped(at, steps.second, own, out, &total);
   }
-  if (energies->size() < mine.size()) energies->resize(mine.size());
-  for (size_t i = 0; i < mine.size(); ++i) (*energies)[i] += mine[i];
+  for (size_t i = 0; i < energies->size(); ++i) {
+    (*energies)[i].total = total[i].gradient;
+    (*energies)[i].residual += total[i].residual;
+  }
+  return bytes;
+}
+
+// Adds this node's integers to the others' and encodes them all; `rounded` tells whether that changed any.
+size_t Domain::encode_codes(const At &at, const float *own, uint8_t *out, std::vector<Energy> *energies,
+                            bool *rounded) {
+  payload_.resize(capacity_);
+  const size_t own_bytes = encode_stepped(at, at.run->steps.first, own, payload_.data(), energies);
+  add_codes(at, Arrival{at.g, payload_.data(), own_bytes, nullptr, 0, 0}, topology_.rank);
+  const auto *codes = reinterpret_cast<const float *>(codes_.data());
+  const auto segments = at.run->steps.cut(at.run->steps.first, at.begin, at.count);
+  const auto *ops = at.run->ops;
+  const size_t bytes = ops->encode_codes(ops->ctx, &at.run->spec.codec, segments.data(), segments.size(),
+                                         codes, at.count, out);
+  if (bytes == 0) throw StepError{Failure::kInternal, "a codec with steps failed to encode a sum"};
+  *rounded = std::any_of(codes, codes + at.count, [](float code) { return std::fabs(code) > kLargestExact; });
   return bytes;
 }
 

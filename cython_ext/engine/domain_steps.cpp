@@ -122,12 +122,12 @@ bool Domain::step_reduce() {
       Arrival arrival;
       if (!scatter_.front(peer, &arrival)) return moved;
       if (stepped) {
-        if (reduce_bytes_ == 0) codes_.assign(options_.chunk_bytes, 0);
+        if (reduce_bytes_ == 0) codes_.assign(at.count * sizeof(float), 0);
         add_codes(at, arrival, peer);
       } else {
         decode(at, arrival, peer, total, total == own || reduce_node_ > 0);
       }
-      collect(arrival, &reduce_energies_);
+      collect(arrival, &reduce_energies_[reduce_node_]);
       reduce_bytes_ += arrival.bytes;
       scatter_.consume(peer);
       moved = true;
@@ -143,24 +143,26 @@ bool Domain::step_reduce() {
     reduce_node_ = 0;
     slot.reserve(capacity_);
     size_t bytes;
+    std::vector<Energy> *mine = &reduce_energies_[topology_.node];
     if (stepped) {
-      bytes = encode_sum(at, reinterpret_cast<float *>(own), slot.payload(), &reduce_energies_);
+      bytes = encode_sum(at, reinterpret_cast<float *>(own), slot.payload(), mine);
     } else {
       scaled(at, total, total, at.run->spec.home_scale);
       float *res = residual(at);
       bytes = encode(at, total, res, 1, slot.payload());
-      const auto measured = measure(at, reinterpret_cast<float *>(total), res);
-      if (reduce_energies_.size() < measured.size()) reduce_energies_.resize(measured.size());
-      for (size_t i = 0; i < measured.size(); ++i) {
-        reduce_energies_[i] += measured[i];
-        reduce_energies_[i].total = measured[i].gradient;
-      }
+      *mine = measure(at, reinterpret_cast<float *>(total), res);
+      for (Energy &e : *mine) e.total = e.gradient;
     }
     uint8_t *result = result_target(at);
     Arrival self{at.g, slot.payload(), bytes, nullptr, 0, 0};
     decode(at, self, topology_.rank, result, false);
-    Statistics statistics{std::move(reduce_energies_), reduce_bytes_ + peers.size() * bytes};
-    reduce_energies_.clear();
+    Statistics statistics;
+    statistics.bytes = reduce_bytes_ + peers.size() * bytes;
+    // In order of node, so that the sums are the same wherever the home is.
+    for (auto &part : reduce_energies_) {
+      add_up(part, &statistics.energies);
+      part.clear();
+    }
     send(at, &gather_, &slot, peers, bytes, reduce_bytes_, statistics.energies);
     reduce_bytes_ = 0;
     result_done(at, result, std::move(statistics));

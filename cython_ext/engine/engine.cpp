@@ -92,18 +92,22 @@ int Engine::open(MPI_Comm comm, const Topology &topology, const Options &options
     entries_.push_back(std::make_unique<Entry>());
     entries_.back()->domain = std::make_unique<Domain>(comm, topology, options, shared, name, &host_);
     commands_.push_back(
-        {Command::kOpen, id, nullptr, {}});  // under the same lock: it is never served unopened
+        {Command::kOpen, id, nullptr, {}, {}});  // under the same lock: it is never served unopened
   }
   work_.notify_one();
   return id;
 }
 
 void Engine::submit(int domain, const UnitPtr &unit) {
-  if (!push({Command::kSubmit, domain, unit, {}})) refuse(unit);
+  if (!push({Command::kSubmit, domain, unit, {}, {}})) refuse(unit);
 }
 
-void Engine::close(int domain) { push({Command::kClose, domain, nullptr, {}}); }
-void Engine::fail(int domain, const std::string &text) { push({Command::kFail, domain, nullptr, text}); }
+void Engine::forget(int domain, std::vector<uint64_t> names) {
+  push({Command::kForget, domain, nullptr, {}, std::move(names)});
+}
+
+void Engine::close(int domain) { push({Command::kClose, domain, nullptr, {}, {}}); }
+void Engine::fail(int domain, const std::string &text) { push({Command::kFail, domain, nullptr, text, {}}); }
 
 DomainState Engine::state(int domain) {
   std::lock_guard<std::mutex> hold(lock_);
@@ -179,6 +183,9 @@ void Engine::obey(Command *command) {
         break;
       case Command::kSubmit:
         domain.submit(command->unit);
+        break;
+      case Command::kForget:
+        domain.forget(command->names);
         break;
       case Command::kClose:
         domain.request_close();

@@ -24,6 +24,7 @@ class Engine {
   int open(MPI_Comm comm, const Topology &topology, const Options &options, void *shared,
            const std::string &name);
   void submit(int domain, const UnitPtr &unit);
+  void forget(int domain, std::vector<uint64_t> names);
   void close(int domain);
   void fail(int domain, const std::string &text);  // tells the others
   DomainState state(int domain);
@@ -47,10 +48,11 @@ class Engine {
     bool settled = false;
   };
   struct Command {
-    enum Kind { kOpen, kSubmit, kClose, kFail } kind;
+    enum Kind { kOpen, kSubmit, kForget, kClose, kFail } kind;
     int domain;
     UnitPtr unit;
     std::string text;
+    std::vector<uint64_t> names;
   };
   bool push(Command command);
   void refuse(const UnitPtr &unit);

@@ -56,7 +56,7 @@ struct DataHeader {
 // Sums of squares for one tensor in one chunk.
 struct Energy {
   double gradient =
-      0;  // of what was encoded, without residuals; both encodings, but for stepped codecs the first
+      0;  // of what was encoded, without residuals; both encodings, but for stepped codecs all nodes' parts
   double residual = 0;  // of what that lost, in both encodings
   double total = 0;     // of the reduced gradient
   void operator+=(const Energy &other) {

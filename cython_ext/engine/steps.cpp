@@ -14,6 +14,7 @@ constexpr double kSmallest = 1.0 / 256, kLargest = 256;  // multiples of the roo
 constexpr double kFastest = 2;                           // change of a multiple from one step to the next
 // Up to so many nodes a sum of codes costs no more than a second encoding (measured; docs/codecs.md).
 constexpr int kExactNodes = 4;
+constexpr double kBurst = 16;
 
 int control_of(const gf_codec_spec &codec) { return static_cast<int>(codec.params[1] & 0xff); }
 int second_of(const gf_codec_spec &codec) { return static_cast<int>(codec.params[1] >> 8 & 0xff); }
@@ -31,12 +32,17 @@ std::vector<gf_segment> Steps::cut(const std::vector<float> &steps, uint64_t beg
   return segments;
 }
 
-bool StepControl::knows(const std::vector<uint64_t> &ends, const gf_codec_spec &codec) const {
+bool StepControl::about(const std::vector<uint64_t> &ends, const gf_codec_spec &codec) const {
   if (ends.size() != tensors_.size() || std::memcmp(&codec, &codec_, sizeof codec) != 0) return false;
   for (size_t i = 0; i < ends.size(); ++i) {
-    if (tensors_[i].end != ends[i] || tensors_[i].energy <= 0) return false;
+    if (tensors_[i].end != ends[i]) return false;
   }
   return true;
+}
+
+bool StepControl::knows(const std::vector<uint64_t> &ends, const gf_codec_spec &codec) const {
+  return about(ends, codec) &&
+         std::all_of(tensors_.begin(), tensors_.end(), [](const Tensor &t) { return t.energy > 0; });
 }
 
 double StepControl::asked() const {
@@ -45,16 +51,19 @@ double StepControl::asked() const {
   return value;
 }
 
-// What is known already stays: an agreement may be about one new tensor only.
+// What is known already stays: an agreement may be about one new tensor only. Unless some rank knows nothing:
+// then all forget, or they would go on from different states.
 void StepControl::agree(const Agreement &agreement, const gf_codec_spec &codec) {
-  bool same = agreement.ends.size() == tensors_.size() && std::memcmp(&codec, &codec_, sizeof codec) == 0;
-  for (size_t i = 0; same && i < tensors_.size(); ++i) same = tensors_[i].end == agreement.ends[i];
+  const bool anew = agreement.fresh || !about(agreement.ends, codec);
   codec_ = codec;
-  if (!same) {
+  if (anew) {
     multiple_ = 1;
     if (control_of(codec) == GF_CONTROL_STEP) multiple_ = asked();
     // The error of a fine uniform quantizer is step^2 / 12.
     if (control_of(codec) == GF_CONTROL_SIMILARITY) multiple_ = std::sqrt(12 * (1 - asked() * asked()));
+    // With the root mean square itself, payloads of a Laplace distribution have about a twelfth.
+    if (control_of(codec) == GF_CONTROL_RATIO)
+      multiple_ = limited(std::sqrt(asked() / 12), kSmallest, kLargest);
     tensors_.assign(agreement.ends.size(), Tensor{});
     for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].end = agreement.ends[i];
   }
@@ -88,24 +97,32 @@ Steps StepControl::steps(int nodes) const {
   return s;
 }
 
-void StepControl::learn(const std::vector<Energy> &energies, uint64_t bytes, uint64_t plain_bytes) {
-  double total = 0, residual = 0;
+void StepControl::learn(const std::vector<Energy> &energies, uint64_t bytes, int nodes) {
+  Energy all;
+  bool measured = true;
   for (size_t i = 0; i < tensors_.size() && i < energies.size(); ++i) {
     const Energy &e = energies[i];
-    // If all was rounded to zero, the inputs still tell how small the step must become.
-    const double energy = std::max(e.total, e.gradient);
-    if (!std::isfinite(energy) || !std::isfinite(e.residual)) continue;
-    if (energy > 0) tensors_[i].energy = energy;
-    total += e.total;
-    residual += e.residual;
+    const bool known = std::isfinite(e.total);
+    // Not of what arrived: under error feedback that comes in bursts, and a step that follows them swings.
+    if (e.gradient > 0 || !known) tensors_[i].energy = known ? e.gradient : 0;
+    measured = measured && known;
+    all += e;
   }
+  // Inputs that are zero say nothing about steps, whatever a residual still brought; a ratio's would become
+  // as fine as can be.
+  if (!(all.gradient > 0)) return;
+  const double plain = 2.0 * (nodes - 1) * static_cast<double>(tensors_.back().end) * sizeof(float);
   double factor = 1;
-  if (control_of(codec_) == GF_CONTROL_SIMILARITY && total + residual > 0) {
-    const double lost = residual / (total + residual);
+  if (control_of(codec_) == GF_CONTROL_SIMILARITY && measured) {
+    const double lost = all.residual / (all.total + all.residual);
     // The loss goes with the square of the step, at most; half of the way in each step is stable.
     factor = lost > 0 ? std::sqrt(std::sqrt((1 - asked() * asked()) / lost)) : kFastest;
-  } else if (control_of(codec_) == GF_CONTROL_RATIO && plain_bytes > 0) {
-    factor = std::sqrt(static_cast<double>(bytes) * asked() / static_cast<double>(plain_bytes));
+    // More than the inputs can amount to was owed since a spike, next to which any loss looks small.
+    if (all.total > kBurst * nodes * all.gradient) factor = std::min(factor, 1.0);
+  } else if (control_of(codec_) == GF_CONTROL_RATIO && plain > 0) {
+    factor = std::sqrt(static_cast<double>(bytes) * asked() / plain);
+    // Close by with less: at high ratios a small change of the step lets much more, or less, through.
+    if (factor < kFastest && factor > 1 / kFastest) factor = std::sqrt(factor);
   }
   if (control_of(codec_) != GF_CONTROL_STEP)
     multiple_ = limited(multiple_ * limited(factor, 1 / kFastest, kFastest), kSmallest, kLargest);

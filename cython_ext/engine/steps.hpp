@@ -11,6 +11,7 @@ namespace gf {
 
 // What the ranks agree on when no rank can know it from before: each tensor's energy in their inputs, added.
 struct Agreement {
+  bool fresh = false;  // some rank has no state for this unit, or one for other tensors or options
   std::vector<uint64_t> ends;
   std::vector<double> energies;
 };
@@ -28,17 +29,20 @@ struct Steps {
 // One unit name's memory, fed with reduced numbers only, so that it is the same on every rank.
 class StepControl {
  public:
+  // Whether this is about these tensors and options.
+  bool about(const std::vector<uint64_t> &ends, const gf_codec_spec &codec) const;
   // False where an agreement is needed before there can be steps.
   bool knows(const std::vector<uint64_t> &ends, const gf_codec_spec &codec) const;
   void agree(const Agreement &agreement, const gf_codec_spec &codec);
   Steps steps(int nodes) const;
-  // After a reduction: the sums of each tensor, and the bytes of all payloads against those without a codec.
-  void learn(const std::vector<Energy> &energies, uint64_t bytes, uint64_t plain_bytes);
+  // After a reduction: the sums of each tensor (a total that is NaN was not measured), and the bytes of all
+  // payloads.
+  void learn(const std::vector<Energy> &energies, uint64_t bytes, int nodes);
 
  private:
   struct Tensor {
     uint64_t end = 0;
-    double energy = 0;  // of the reduced gradient; 0: not known
+    double energy = 0;  // of the nodes' parts of the gradient, added; 0: not known
   };
   double asked() const;
   std::vector<Tensor> tensors_;

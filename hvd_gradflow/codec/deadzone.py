@@ -51,7 +51,8 @@ class Deadzone(LossyCodec):
         Uncompressed bytes over bytes sent, above 1. One that is out of reach, as for a few elements, leaves
         only the very largest values.
     step : float, optional
-        The step, in units of the root mean square of the reduced gradient, above 0.
+        The step, in units of the root mean square of the gradient, above 0. In a reduction that is the
+        average's, were the nodes' parts of it not correlated.
     second : {"auto", "exact", "requantize"}
         How an owner sends a sum: as it is, or encoded once more, which is shorter. "auto" is exact between
         up to four nodes, where both are as short, and requantizes between more.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.reduce.layout import DTYPES, Bucket, feeds_back, normalizes
+from hvd_gradflow.reduce.normalizer import Entered
 from hvd_gradflow.reduce.residuals import Residuals
 
 
@@ -24,7 +25,7 @@ class Filling:
                 residuals.hold(slot.spec.name, self.residual[slot.begin : slot.end])
         # Of the present round; an entry goes when its tensor was waited for.
         self.present: dict[str, bool] = {}  # name -> its input is finite
-        self.normalized: set[str] = set()  # those that were divided by their second moment
+        self.entered: dict[str, Entered] = {}  # what they were divided by
         self.owed: dict[str, np.ndarray] = {}
         self.units: dict[str, Any] = {}  # name -> the engine's unit that carries it
         self.energies: tuple[Any, list] = (None, [])  # of the unit asked last

@@ -224,8 +224,10 @@ class Reducer:
 
         def collect(unit):
             self._joining = None
-            # Ranks that joined early have counted fewer steps.
+            # Ranks that joined early have counted fewer steps, and learned from fewer results.
             self._sequence.clear()
+            self.residuals.in_gradient_units(self.normalizer)
+            self.normalizer.restart()
             for stream in self.streams.values():
                 stream.restart()
             return int(unit.value)
@@ -315,6 +317,8 @@ class Reducer:
 
     def forget(self, names) -> None:
         """Drop what is kept about names that will not come again."""
+        lifecycle.check_process()
+        self.engine.forget(self.domain, [digest(name) for name in names])
         for name in names:
             self._sequence.pop(name, None)
             self._under_way.pop(name, None)

@@ -10,7 +10,6 @@ from hvd_gradflow.device import arrays
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import DTYPES, TensorSpec, accumulator, feeds_back, identify, normalizes
-from hvd_gradflow.reduce.normalizer import CHECK_EVERY
 from hvd_gradflow.reduce.results import as_array, checked_out, saturate
 
 if TYPE_CHECKING:
@@ -51,17 +50,20 @@ def start(
         owed = reducer.residuals.fold(name, staging, factors.fold) if finite else None
     residual = reducer.residuals.of(name, source.size) if feeds_back(codec) else None
     state = 0
-    used = codec
+    used, entered = codec, None
     if normalized:
         assert staging is not None  # a codec that normalizes loses bits, so there is one
-        if not reducer.normalizer.enter(name, staging, residual):
+        entered = reducer.normalizer.enter(name, staging, residual, finite)
+        if entered.scale is None:
             used = codec(domain="energy")
-        elif reducer.steps_of(name) % CHECK_EVERY == 0:
-            state = reducer.normalizer.digest([name])
+        else:
+            state = reducer.normalizer.digest([name], reducer.steps_of(name))
+    else:
+        reducer.normalizer.restore(name, residual)
     spec = TensorSpec(name, tuple(source.shape), source.dtype_name)
     unit = reducer.submit(
         name=name,
-        identity=identify([spec], {name: used}),
+        identity=identify([spec], {name: codec}),
         codec=used,
         dtype=kind,
         elements=source.size,
@@ -79,8 +81,8 @@ def start(
             reducer.residuals.keep(name, owed)
         if result is None:
             return out
-        if normalized:
-            reducer.normalizer.leave(name, result, unit.finite)
+        if entered is not None:
+            reducer.normalizer.leave(name, result, unit.finite, entered)
         if op == "average" and codec.lossy:
             saturate(result, source.dtype)
         if out is None:

@@ -16,7 +16,7 @@ from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify
-from hvd_gradflow.reduce.normalizer import CHECK_EVERY, Normalizer
+from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import saturate
@@ -91,8 +91,11 @@ class GradientStream:
             )
 
     def restart(self) -> None:
-        """Begin with the policy's first choice again (after a join)."""
+        """Begin again (after a join), knowing nothing that some rank may not."""
         self._rounds = 0
+        self._statistics = {}
+        self._residuals.in_gradient_units(self._normalizer)
+        self._normalizer.restart()
         self._table = self._policy.start(self.specs, self._importance, self.reducer.config.min_elements)
         self._plan()
 
@@ -160,8 +163,7 @@ class GradientStream:
                 filling.owed[name] = owed
         if filling.normalizes:
             residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
-            if self._normalizer.enter(name, values, residual):
-                filling.normalized.add(name)
+            filling.entered[name] = self._normalizer.enter(name, values, residual, finite)
         filling.present[name] = finite
         self._outstanding.add(name)
         if len(filling.present) == len(filling.bucket.slots):
@@ -198,11 +200,11 @@ class GradientStream:
             self._identities[name] = identify([s.spec for s in slots], self._table)
         codec, state = bucket.codec, 0
         if filling.normalizes:
-            names = [s.spec.name for s in slots if s.spec.name in filling.normalized]
+            names = [s.spec.name for s in slots if filling.entered[s.spec.name].scale is not None]
             if not names:
                 codec = codec(domain="energy")
-            elif self._rounds % CHECK_EVERY == 0:
-                state = self._normalizer.digest(names)
+            else:
+                state = self._normalizer.digest(names, self._rounds)
         return self.reducer.submit(
             name=name,
             identity=self._identities[name],
@@ -227,8 +229,7 @@ class GradientStream:
         name = slot.spec.name
         values = filling.values[slot.begin : slot.end]
         if filling.normalizes:
-            self._normalizer.leave(name, values, unit.finite)
-            filling.normalized.discard(name)
+            self._normalizer.leave(name, values, unit.finite, filling.entered.pop(name))
         if self._op == "average" and filling.bucket.codec.lossy:
             saturate(values, DTYPES[slot.spec.dtype])
         result = self._written(values, slot.spec, out)
@@ -333,3 +334,4 @@ class GradientStream:
     def close(self) -> None:
         """Let the reducer forget this stream; what is under way must have been waited for."""
         self.reducer.streams.pop(self.scope, None)
+        self.reducer.forget(self._identities)

@@ -12,6 +12,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
+from hvd_gradflow.codec import get
 from hvd_gradflow.errors import GradflowError
 from hvd_gradflow.reduce import Reducer, TensorSpec, default_reducer
 
@@ -48,6 +49,19 @@ elif case == "plan":
     stream = reducer.stream([TensorSpec(n, s) for n, s in shapes.items()], "int8")
     handles = [stream.submit(n, np.ones(s, np.float32)) for n, s in shapes.items()]
     expect(lambda: [h.wait() for h in handles])
+elif case.startswith("moments"):
+    # Of optimizers that are not alike: from the start, on the culprit only, or from the second step on.
+    steps = iter([None, *[np.full(5000, 1.0 + culprit)] * 9])
+    provided = {
+        "moments": lambda name: np.full(5000, 1.0 + culprit),
+        "moments of one": lambda name: np.ones(5000) if culprit else None,
+        "moments later": lambda name: next(steps),
+    }[case]
+    codec = get("deadzone", domain="normalized")
+    stream = reducer.stream([TensorSpec("w", (5000,))], codec, second_moment=provided)
+    if case == "moments later":
+        stream.submit("w", np.ones(5000, np.float32)).wait()
+    expect(lambda: stream.submit("w", np.ones(5000, np.float32)).wait())
 elif case == "missing":
     if culprit:
         time.sleep(30)

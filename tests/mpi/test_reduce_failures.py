@@ -45,6 +45,18 @@ def test_other_plan_is_named_before_data_moves():
     assert "tensor 'b', step 0: ranks [2] sent shape [2000, 2], expected shape [4000]" in run.stdout
 
 
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("moments", "step 0: ranks [2] divide it by other second moments: the optimizers' states"),
+        ("moments of one", "step 0: ranks [2] divide it by second moments, which the others have not"),
+        ("moments later", "step 1: ranks [2] divide it by other second moments: the optimizers' states"),
+    ],
+)
+def test_other_second_moments(case, words):
+    assert words in fail(case, 3).stdout
+
+
 def test_missing_rank_is_warned_about_and_then_named():
     run = fail("missing", 3)
     assert "ranks [2] have not submitted it for 1 s" in run.stderr
