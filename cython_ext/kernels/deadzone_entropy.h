@@ -1,9 +1,9 @@
 // deadzone's entropy stage: the same blocks as decisions of an adaptive binary range coder (G. N. N. Martin:
-// Range encoding, 1979; the carry as in LZMA), beside bits that are as good as random, as docs/wire-format.md
+// Range encoding, 1979), beside bits that are as good as random, as docs/wire-format.md
 // lays them out. No include guard by design: included inside each level's namespace, after deadzone_blocks.h.
 
-constexpr unsigned kDzClasses = 28, kDzUnary = 16, kDzAdapt = 5;
-constexpr uint32_t kDzProbabilityBits = 15, kDzMostCounted = 255, kDzTop = 1u << 24;
+constexpr unsigned kDzClasses = 30, kDzUnary = 16, kDzAdapt = 5, kDzProbabilityBits = 15;
+constexpr uint32_t kDzMostCounted = 255;
 
 // Classes of how much was coded nearby, two for each factor of two.
 inline unsigned dz_class(uint32_t w) {
@@ -13,120 +13,112 @@ inline unsigned dz_class(uint32_t w) {
 }
 
 inline void dz_adapt(uint16_t *p, bool bit) {
-  *p = (uint16_t)(bit ? *p + (((1u << kDzProbabilityBits) - *p) >> kDzAdapt) : *p - (*p >> kDzAdapt));
+  const uint32_t up = *p + (((1u << kDzProbabilityBits) - *p) >> kDzAdapt), down = *p - (*p >> kDzAdapt);
+  *p = (uint16_t)(bit ? up : down);
 }
 
-// Probabilities that a decision says yes, and the magnitudes they depend on.
+// Probabilities that a decision says yes, and what they depend on.
 struct DzModel {
   uint16_t filled[kDzClasses], coded[kDzClasses], more[kDzClasses][kDzUnary], special;
-  uint8_t last[kDzBlock] = {};   // magnitudes of the block before
-  uint32_t sum = 0, before = 0;  // theirs, and that of the block before it
+  // Of magnitudes, in the last block and in the one before; at first as if there had been a few codes.
+  uint32_t sum = 16, before = 16;
 
   DzModel() {
     for (unsigned c = 0; c < kDzClasses; ++c) {
       const uint32_t v = (2u | (c & 1u)) << (c >> 1) >> 1, one = 1u << kDzProbabilityBits;
       filled[c] = (uint16_t)(one * v / (v + 1));
-      coded[c] = (uint16_t)(one * v / (v + 33));
+      coded[c] = (uint16_t)(one * v / (v + 97));
       for (uint16_t &p : more[c]) p = coded[c] < one / 8 ? (uint16_t)(one / 8) : coded[c];
     }
     special = 1u << kDzProbabilityBits >> 6;
   }
-
-  uint16_t *filled_model() { return &filled[dz_class(sum + (before >> 1))]; }
-  void end_block(const uint8_t *counted, uint32_t total) {
-    memcpy(last, counted, sizeof last);
+  unsigned next_class() const { return dz_class(2 * sum + before); }
+  void end_block(uint32_t total) {
     before = sum;
     sum = total;
   }
-  // Of a block without codes.
-  void end_block() {
-    memset(last, 0, sizeof last);
-    before = sum;
-    sum = 0;
-  }
 };
 
-inline unsigned dz_raw_bits(unsigned c) { return c >> 1 > 6 ? (c >> 1) - 6 : 0; }
+inline uint32_t dz_counted(uint32_t m) { return m < kDzMostCounted ? m + 1 : kDzMostCounted; }
+// Low bits of a magnitude that are not worth a decision.
+inline unsigned dz_raw_bits(unsigned c) { return c >> 1 > 8 ? (c >> 1) - 8 : 0; }
 
 class RangeEncoder {
  public:
   explicit RangeEncoder(uint8_t *out) : begin_(out), at_(out) {}
 
   void put(bool bit, uint16_t *p) {
-    const uint32_t bound = (range_ >> kDzProbabilityBits) * *p;
-    low_ += bit ? 0 : bound;
+    const uint64_t bound = (range_ >> kDzProbabilityBits) * *p;
+    add(bit ? 0 : bound);
     range_ = bit ? bound : range_ - bound;
     dz_adapt(p, bit);
-    while (range_ < kDzTop) {
-      range_ <<= 8;
-      shift_low();
-    }
+    if (range_ >> 32) return;
+    put_word();
+    range_ <<= 32;
   }
-  // Bytes so far, those included that wait for a carry.
-  size_t bytes() const { return (size_t)(at_ - begin_) + pending_; }
+  size_t bytes() const { return (size_t)(at_ - begin_); }
+  // The one number within the range whose lower half is zero, of which the upper one goes out.
   size_t finish() {
-    for (int i = 0; i < 4; ++i) shift_low();
-    flush(0);
-    return (size_t)(at_ - begin_);
+    add(0xffffffffu);
+    put_word();
+    return bytes();
   }
 
  private:
-  // The highest byte of `low_` waits until it is known whether a carry comes, and so do those after it that
-  // are 0xff.
-  void shift_low() {
-    if (low_ < 0xff000000u || low_ >> 32) {
-      flush((uint8_t)(low_ >> 32));
-      held_ = (uint8_t)(low_ >> 24);
-      waiting_ = true;
-    } else {
-      ++pending_;
+  void add(uint64_t more) {
+    low_ += more;
+    if (__builtin_expect(low_ < more, 0)) {  // a carry; never at the very first byte
+      uint8_t *p = at_ - 1;
+      while (++*p == 0) --p;
     }
-    low_ = (low_ & 0x00ffffffu) << 8;
   }
-  void flush(uint8_t carry) {
-    if (waiting_) *at_++ = (uint8_t)(held_ + carry);
-    for (; pending_; --pending_) *at_++ = (uint8_t)(0xff + carry);
+  void put_word() {
+    store_u32(at_, __builtin_bswap32((uint32_t)(low_ >> 32)));
+    at_ += 4;
+    low_ <<= 32;
   }
 
   uint8_t *begin_, *at_;
-  uint64_t low_ = 0;
-  uint32_t range_ = 0xffffffffu;
-  uint8_t held_ = 0;
-  bool waiting_ = false;
-  size_t pending_ = 0;
+  uint64_t low_ = 0, range_ = ~0ull;
 };
 
 // Never reads beyond its bytes: what lies there counts as zeros.
 class RangeDecoder {
  public:
   RangeDecoder(const uint8_t *in, size_t bytes) : at_(in), end_(in + bytes) {
-    for (int i = 0; i < 4; ++i) code_ = code_ << 8 | next();
+    code_ = (uint64_t)next() << 32;
+    code_ |= next();
   }
 
   bool get(uint16_t *p) {
-    const uint32_t bound = (range_ >> kDzProbabilityBits) * *p;
+    const uint64_t bound = (range_ >> kDzProbabilityBits) * *p;
     const bool bit = code_ < bound;
     code_ -= bit ? 0 : bound;
     range_ = bit ? bound : range_ - bound;
     dz_adapt(p, bit);
-    while (range_ < kDzTop) {
-      range_ <<= 8;
-      code_ = code_ << 8 | next();
+    if (range_ >> 32 == 0) {
+      range_ <<= 32;
+      code_ = code_ << 32 | next();
     }
     return bit;
   }
   // Whether its bytes are those an encoder ends with.
-  bool at_end() const { return at_ == end_ && !over_ && code_ == 0; }
+  bool at_end() const { return at_ == end_ && beyond_ == 1 && code_ >> 32 == 0; }
 
  private:
   uint32_t next() {
-    if (at_ != end_) return *at_++;
-    over_ = true;
-    return 0;
+    if (end_ - at_ < 4) {
+      ++beyond_;
+      return 0;
+    }
+    const uint32_t word = __builtin_bswap32(load_u32(at_));
+    at_ += 4;
+    return word;
   }
+
   const uint8_t *at_, *end_;
-  uint32_t range_ = 0xffffffffu, code_ = 0;
-  bool over_ = false;
+  uint64_t range_ = ~0ull, code_;
+  size_t beyond_ = 0;
 };
 
 // ---- Encoding -------------------------------------------------------------------------------------------
@@ -137,37 +129,29 @@ inline void dz_put_entropy(RangeEncoder *e, BitWriter *raw, DzModel *model, cons
   e->put(special, &model->special);
   if (special) {
     raw->put(p.nonfinite ? 1 : 0, 1);
-    if (p.nonfinite) return model->end_block();
+    if (p.nonfinite) return model->end_block(0);
     raw->put(p.shift, 7);
   }
-  uint8_t counted[kDzBlock] = {};
-  uint32_t window = model->sum, total = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const unsigned c = dz_class(window);
-    const bool some = p.coded >> i & 1u;
-    e->put(some, &model->coded[c]);
-    if (some) {
-      const uint32_t m = magnitudes[i];
-      const unsigned k = dz_raw_bits(c);
-      const uint32_t high = m >> k;
-      raw->put(m & ((1u << k) - 1), k);
-      for (uint32_t j = 0; j < kDzUnary; ++j) {
-        e->put(high > j, &model->more[c][j]);
-        if (high <= j) break;
-      }
-      if (high >= kDzUnary) {
-        const uint32_t rest = high - kDzUnary + 1;
-        const unsigned bits = 31u - (unsigned)__builtin_clz(rest);
-        raw->put(bits, 5);
-        raw->put(rest - (1u << bits), bits);
-      }
-      counted[i] = (uint8_t)(m < kDzMostCounted ? m + 1 : kDzMostCounted);
+  const unsigned c = model->next_class(), k = dz_raw_bits(c);
+  for (size_t i = 0; i < count; ++i) e->put(p.coded >> i & 1u, &model->coded[c]);
+  uint32_t total = 0;
+  for (uint32_t left = p.coded; left; left &= left - 1) {
+    const uint32_t m = magnitudes[__builtin_ctz(left)], high = m >> k;
+    total += dz_counted(m);
+    raw->put(m & ((1u << k) - 1), k);
+    for (uint32_t j = 0; j < kDzUnary; ++j) {
+      e->put(high > j, &model->more[c][j]);
+      if (high <= j) break;
     }
-    total += counted[i];
-    window += counted[i] - (uint32_t)model->last[i];
+    if (high >= kDzUnary) {
+      const uint32_t rest = high - kDzUnary + 1;
+      const unsigned bits = 31u - (unsigned)__builtin_clz(rest);
+      raw->put(bits, 5);
+      raw->put(rest - (1u << bits), bits);
+    }
   }
   raw->put(gather_bits(p.negative, p.coded), (unsigned)__builtin_popcount(p.coded));
-  model->end_block(counted, total);
+  model->end_block(total);
 }
 
 // The blocks of a packed body; false once they take more than `most` bytes.
@@ -187,9 +171,9 @@ inline bool squeeze_deadzone(DeadzoneSqueeze *run) {
         const size_t count = left < kDzBlock ? left : kDzBlock;
         left -= count;
         const bool some = filled >> b & 1u;
-        e.put(some, model.filled_model());
+        e.put(some, &model.filled[model.next_class()]);
         if (!some) {
-          model.end_block();
+          model.end_block(0);
           continue;
         }
         DzParsed p = {};
@@ -216,37 +200,31 @@ inline bool dz_get_entropy(RangeDecoder *d, BitReader *raw, DzModel *model, DzPa
   if (d->get(&model->special)) {
     p->nonfinite = raw->get(1);
     if (p->nonfinite) {
-      model->end_block();
+      model->end_block(0);
       return true;
     }
     p->shift = raw->get(7);
     if (p->shift == 0 || p->shift > GF_DZ_MAX_SHIFT) return false;
   }
-  uint8_t counted[kDzBlock] = {};
-  uint32_t window = model->sum, total = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const unsigned c = dz_class(window);
-    if (d->get(&model->coded[c])) {
-      const unsigned k = dz_raw_bits(c);
-      const uint32_t low = raw->get(k);
-      uint32_t high = 0;
-      while (high < kDzUnary && d->get(&model->more[c][high])) ++high;
-      if (high == kDzUnary) {
-        const unsigned bits = raw->get(5);
-        if (bits >= GF_DZ_SUM_BITS) return false;
-        high += (1u << bits) + raw->get(bits) - 1;
-      }
-      if (high >= 1u << GF_DZ_SUM_BITS >> k) return false;
-      const uint32_t m = high << k | low;
-      magnitudes[i] = m;
-      p->coded |= 1u << i;
-      counted[i] = (uint8_t)(m < kDzMostCounted ? m + 1 : kDzMostCounted);
+  const unsigned c = model->next_class(), k = dz_raw_bits(c);
+  for (size_t i = 0; i < count; ++i) p->coded |= (uint32_t)d->get(&model->coded[c]) << i;
+  uint32_t total = 0;
+  for (uint32_t left = p->coded; left; left &= left - 1) {
+    const uint32_t low = raw->get(k);
+    uint32_t high = 0;
+    while (high < kDzUnary && d->get(&model->more[c][high])) ++high;
+    if (high == kDzUnary) {
+      const unsigned bits = raw->get(5);
+      if (bits >= GF_DZ_SUM_BITS) return false;
+      high += (1u << bits) + raw->get(bits) - 1;
     }
-    total += counted[i];
-    window += counted[i] - (uint32_t)model->last[i];
+    if (high >= 1u << GF_DZ_SUM_BITS >> k) return false;
+    const uint32_t m = high << k | low;
+    magnitudes[__builtin_ctz(left)] = m;
+    total += dz_counted(m);
   }
   p->negative = scatter_bits(raw->get((unsigned)__builtin_popcount(p->coded)), p->coded);
-  model->end_block(counted, total);
+  model->end_block(total);
   return p->coded != 0;
 }
 
@@ -265,8 +243,8 @@ inline bool unsqueeze_deadzone(DeadzoneUnsqueeze *run) {
       for (size_t b = 0; b < in_group; ++b) {
         const size_t count = left < kDzBlock ? left : kDzBlock;
         left -= count;
-        if (!d.get(model.filled_model())) {
-          model.end_block();
+        if (!d.get(&model.filled[model.next_class()])) {
+          model.end_block(0);
           continue;
         }
         filled |= 1u << b;

@@ -167,7 +167,9 @@ class NumpyBackend(Backend):
     ) -> None:
         check_segments(ends, steps, acc.size)
         wire.check(self.status(spec, payload, acc.size, (ends, steps)), spec, payload, acc.size)
-        deadzone.add(acc, deadzone.codes(_body(payload, acc.size), acc.size))
+        body = _body(payload, acc.size)
+        assert body is not None  # or its status would tell
+        deadzone.add(acc, deadzone.codes(body, acc.size))
 
     def load_f32(self, source: ArrayView, out: np.ndarray) -> bool:
         flat = source.numpy().reshape(-1)

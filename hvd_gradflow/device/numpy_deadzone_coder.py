@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hvd_gradflow.device.numpy_deadzone_bits import demand
-from hvd_gradflow.device.wire_deadzone import BLOCK
 
-CLASSES, UNARY, MOST_COUNTED = 28, 16, 255
-_BITS, _ADAPT, _TOP = 15, 5, 1 << 24  # of a probability; the speed of its change; the least range
+CLASSES, UNARY, MOST_COUNTED = 30, 16, 255
+_BITS, _ADAPT = 15, 5  # of a probability; the speed of its change
+_HALF, _WHOLE = (1 << 32) - 1, (1 << 64) - 1
 _ONE = 1 << _BITS
 
 # A probability that changes: a place in a list.
@@ -21,29 +21,28 @@ def class_of(nearby: int) -> int:
 
 def raw_bits(c: int) -> int:
     """Low bits of a code that are not worth a decision, in a class."""
-    return max(0, (c >> 1) - 6)
+    return max(0, (c >> 1) - 8)
 
 
 class Model:
-    """Probabilities of a yes, and the magnitudes around that they depend on."""
+    """Probabilities of a yes, and what they depend on."""
 
     def __init__(self) -> None:
         least = [(2 | c & 1) << (c >> 1) >> 1 for c in range(CLASSES)]
         self.filled = [_ONE * v // (v + 1) for v in least]
-        self.coded = [_ONE * v // (v + 33) for v in least]
+        self.coded = [_ONE * v // (v + 97) for v in least]
         self.more = [[max(p, _ONE // 8)] * UNARY for p in self.coded]
         self.special = [_ONE >> 6]
-        self.last = [0] * BLOCK
-        self.sum = self.before = 0
+        self.sum = self.before = 16  # as if there had been a few codes
 
-    def block(self) -> Place:
-        """Whether the next block is not empty."""
-        return self.filled, class_of(self.sum + (self.before >> 1))
+    @property
+    def block(self) -> int:
+        """The class of the next block."""
+        return class_of(2 * self.sum + self.before)
 
-    def end_block(self, counted: list[int]) -> None:
+    def end_block(self, codes: list[int]) -> None:
         """Remember a block's magnitudes, of which each counts up to MOST_COUNTED."""
-        self.last = counted + [0] * (BLOCK - len(counted))
-        self.before, self.sum = self.sum, sum(counted)
+        self.before, self.sum = self.sum, sum(min(abs(code), MOST_COUNTED) for code in codes)
 
 
 def _adapt(place: Place, bit: bool) -> None:
@@ -55,7 +54,7 @@ class Encoder:
     """Decisions to bytes."""
 
     def __init__(self) -> None:
-        self._low, self._range, self._out = 0, 2**32 - 1, bytearray()
+        self._low, self._range, self._out = 0, _WHOLE, bytearray()
 
     def put(self, bit: bool, place: Place) -> None:
         bound = (self._range >> _BITS) * place[0][place[1]]
@@ -65,24 +64,21 @@ class Encoder:
             self._low += bound
             self._range -= bound
         _adapt(place, bit)
-        while self._range < _TOP:
-            self._range <<= 8
-            self._shift()
+        if self._range <= _HALF:
+            self._range <<= 32
+            self._put_word()
 
-    def _shift(self) -> None:
-        if self._low >> 32:  # a carry
-            at = len(self._out) - 1
-            while self._out[at] == 0xFF:
-                self._out[at] = 0
-                at -= 1
-            self._out[at] += 1
-        self._out.append(self._low >> 24 & 0xFF)
-        self._low = (self._low & 0xFFFFFF) << 8
+    def _put_word(self) -> None:
+        if self._low > _WHOLE:  # a carry
+            whole = int.from_bytes(self._out, "big") + 1
+            self._out = bytearray(whole.to_bytes(len(self._out), "big"))
+        self._out += (self._low >> 32 & _HALF).to_bytes(4, "big")
+        self._low = (self._low & _HALF) << 32
 
     def packed(self) -> bytes:
         """End it: no decision may follow."""
-        for _ in range(4):
-            self._shift()
+        self._low += _HALF  # the one number within the range whose lower half is zero
+        self._put_word()
         return bytes(self._out)
 
 
@@ -90,8 +86,14 @@ class Decoder:
     """The same decisions again; zeros where there are no more bytes."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 4
-        self._range, self._code = 2**32 - 1, int.from_bytes(data[:4].ljust(4, b"\0"), "big")
+        self._words = [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data) - 3, 4)]
+        self._whole, self._at = len(data) % 4 == 0, 0
+        self._range, self._code = _WHOLE, self._next() << 32
+        self._code |= self._next()
+
+    def _next(self) -> int:
+        self._at += 1
+        return self._words[self._at - 1] if self._at <= len(self._words) else 0
 
     def get(self, place: Place) -> bool:
         bound = (self._range >> _BITS) * place[0][place[1]]
@@ -102,13 +104,11 @@ class Decoder:
             self._code -= bound
             self._range -= bound
         _adapt(place, bit)
-        while self._range < _TOP:
-            self._range <<= 8
-            byte = self._data[self._at] if self._at < len(self._data) else 0
-            self._code = (self._code << 8 | byte) & 0xFFFFFFFF
-            self._at += 1
+        if self._range <= _HALF:
+            self._range <<= 32
+            self._code = (self._code << 32 | self._next()) & _WHOLE
         return bit
 
     def end(self) -> None:
         """Demand that these were all bytes, and those an encoder ends with."""
-        demand(self._at == len(self._data) and self._code == 0)
+        demand(self._whole and self._at == len(self._words) + 1 and self._code <= _HALF)

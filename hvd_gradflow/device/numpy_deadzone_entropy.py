@@ -17,12 +17,10 @@ from hvd_gradflow.device.numpy_deadzone_bits import (
     put_block,
 )
 from hvd_gradflow.device.numpy_deadzone_coder import (
-    MOST_COUNTED,
     UNARY,
     Decoder,
     Encoder,
     Model,
-    class_of,
     raw_bits,
 )
 from hvd_gradflow.device.wire_deadzone import (
@@ -52,7 +50,7 @@ def squeeze(body: bytes, n: int) -> bytes:
             filled, r = int.from_bytes(data[:4], "little"), Reader(data[4:])
             for i in range(min(GROUP, blocks - first)):
                 some = bool(filled >> i & 1)
-                coder.put(some, model.block())
+                coder.put(some, (model.filled, model.block))
                 if some:
                     _put(coder, raw, model, get_block(r), min(left, BLOCK))
                 else:
@@ -79,7 +77,7 @@ def unsqueeze(body: np.ndarray, n: int) -> bytes | None:
             for first in range(0, blocks, GROUP):
                 w, filled = Writer(), 0
                 for i in range(min(GROUP, blocks - first)):
-                    if coder.get(model.block()):
+                    if coder.get((model.filled, model.block)):
                         filled |= 1 << i
                         _pack(w, _get(coder, raw, model, min(left, BLOCK)))
                     else:
@@ -113,26 +111,22 @@ def _put(coder: Encoder, raw: Writer, model: Model, content: Content, count: int
     if shift:
         raw.put(0, 1)
         raw.put(shift, 7)
-    counted: list[int] = []
-    window = model.sum
-    for i, code in enumerate(codes[:count]):
-        c, q = class_of(window), abs(code)
-        coder.put(q > 0, (model.coded, c))
-        if q:
-            k = raw_bits(c)
-            high = q - 1 >> k
-            raw.put(q - 1 & (1 << k) - 1, k)
-            for j in range(min(high + 1, UNARY)):
-                coder.put(high > j, (model.more[c], j))
-            if high >= UNARY:
-                rest = high - UNARY + 1
-                bits = rest.bit_length() - 1
-                raw.put(bits, 5)
-                raw.put(rest - (1 << bits), bits)
-        counted.append(min(q, MOST_COUNTED))
-        window += counted[i] - model.last[i]
+    c = model.block
+    k = raw_bits(c)
+    for code in codes[:count]:
+        coder.put(code != 0, (model.coded, c))
+    for code in filter(None, codes):
+        low, high = abs(code) - 1 & (1 << k) - 1, abs(code) - 1 >> k
+        raw.put(low, k)
+        for j in range(min(high + 1, UNARY)):
+            coder.put(high > j, (model.more[c], j))
+        if high >= UNARY:
+            rest = high - UNARY + 1
+            bits = rest.bit_length() - 1
+            raw.put(bits, 5)
+            raw.put(rest - (1 << bits), bits)
     raw.put_each([int(code < 0) for code in codes if code])
-    model.end_block(counted)
+    model.end_block(codes)
 
 
 def _get(coder: Decoder, raw: Reader, model: Model, count: int) -> Content:
@@ -144,26 +138,21 @@ def _get(coder: Decoder, raw: Reader, model: Model, count: int) -> Content:
         shift = raw.get(7)
         demand(1 <= shift <= MAX_SHIFT)
     codes = [0] * BLOCK
-    counted: list[int] = []
-    window = model.sum
-    for i in range(count):
-        c = class_of(window)
-        if coder.get((model.coded, c)):
-            k = raw_bits(c)
-            low, high = raw.get(k), 0
-            while high < UNARY and coder.get((model.more[c], high)):
-                high += 1
-            if high == UNARY:
-                bits = raw.get(5)
-                demand(bits < SUM_BITS)
-                high += (1 << bits) + raw.get(bits) - 1
-            demand(high < 1 << SUM_BITS >> k)
-            codes[i] = (high << k | low) + 1
-        counted.append(min(codes[i], MOST_COUNTED))
-        window += counted[i] - model.last[i]
-    places = [i for i, code in enumerate(codes) if code]
+    c = model.block
+    k = raw_bits(c)
+    places = [i for i in range(count) if coder.get((model.coded, c))]
     demand(bool(places))
+    for i in places:
+        low, high = raw.get(k), 0
+        while high < UNARY and coder.get((model.more[c], high)):
+            high += 1
+        if high == UNARY:
+            bits = raw.get(5)
+            demand(bits < SUM_BITS)
+            high += (1 << bits) + raw.get(bits) - 1
+        demand(high < 1 << SUM_BITS >> k)
+        codes[i] = (high << k | low) + 1
     for i, negative in zip(places, raw.get_each(len(places))):
         codes[i] = -codes[i] if negative else codes[i]
-    model.end_block(counted)
+    model.end_block(codes)
     return codes, shift

@@ -157,30 +157,27 @@ def coded_payload(write, n=32, step=1.0, flags=wire.FLAG_ENTROPY, more=b""):
 
 def a_block(shift=0, special=False, codes=(1,), n=32, escape=None):
     def write(coder, raw, model):
-        coder.put(True, model.block())
+        coder.put(True, (model.filled, model.block))
         coder.put(special, (model.special, 0))
         if special:
             raw.put(0, 1)
             raw.put(shift, 7)
-        window = 0
+        c = model.block
         for i in range(n):
-            c, q = coding.class_of(window), codes[i] if i < len(codes) else 0
-            coder.put(q > 0, (model.coded, c))
-            if q:
-                for j in range(min(q, coding.UNARY)):
-                    coder.put(q - 1 > j, (model.more[c], j))
-                if q > coding.UNARY:
-                    raw.put(escape[0], 5)
-                    raw.put(escape[1], escape[0])
-                    q += (1 << escape[0]) + escape[1] - 1
-            window += min(q, 255)
-        raw.put_each([0] * sum(q > 0 for q in codes))
+            coder.put(i < len(codes), (model.coded, c))
+        for q in codes:
+            for j in range(min(q, coding.UNARY)):
+                coder.put(q - 1 > j, (model.more[c], j))
+            if q > coding.UNARY:
+                raw.put(escape[0], 5)
+                raw.put(escape[1], escape[0])
+        raw.put_each([0] * len(codes))
 
     return write
 
 
 def not_finite(coder, raw, model):
-    coder.put(True, model.block())
+    coder.put(True, (model.filled, model.block))
     coder.put(True, (model.special, 0))
     raw.put(1, 1)
 
@@ -238,7 +235,7 @@ def test_lengths_that_do_not_fit():
 def test_more_elements_than_so_few_bytes_may_have():
     def nothing(coder, raw, model):
         for _ in range(3200):
-            coder.put(False, model.block())
+            coder.put(False, (model.filled, model.block))
             model.end_block([])
 
     payload = coded_payload(nothing, n=102_400)
