@@ -28,6 +28,10 @@ class Magnitudes {
     for (int i = 0; i < 4; ++i) v_[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(m) + i);
   }
 
+  void store(uint32_t *m) const {
+    for (int i = 0; i < 4; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i *>(m) + i, v_[i]);
+  }
+
   // Where no sum of x and residual had to be held back from overflow.
   void quantize(const float *x, float *residual, const gf_dz_block &p, uint32_t most, uint32_t *coded,
                 uint32_t *negative) {

@@ -18,15 +18,9 @@ size_t deadzone_encode_stepped(const gf_codec_spec &spec, int dtype, const gf_se
                                const float *x, float *residual, size_t n, uint8_t *out);
 size_t deadzone_encode_codes(const gf_codec_spec &spec, int dtype, const gf_segment *segments, size_t count,
                              const float *codes, size_t n, uint8_t *out);
-// With segments: whether the payload has these (GF_WIRE_CODEC if not).
-struct DeadzoneSteps {
-  const gf_segment *segments;
-  size_t count;
-};
-int deadzone_check(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n,
-                   const DeadzoneSteps *expected);
-// Of a payload that has been checked.
-void deadzone_decode(const uint8_t *in, float *out, size_t n, bool add);
+// Both check the whole payload before they write.
+int deadzone_decode(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n,
+                    bool add);
 int deadzone_add_codes(const gf_codec_spec &spec, const gf_segment *segments, size_t count, const uint8_t *in,
                        size_t bytes, float *acc, size_t n);
 

@@ -17,6 +17,7 @@ class BitWriter {
     }
   }
 
+  size_t bytes() const { return (size_t)(at_ - begin_) + (filled_ + 7) / 8; }
   // Fills the last byte up with zeros; returns the bytes written.
   size_t finish() {
     for (; filled_ > 0; filled_ = filled_ > 8 ? filled_ - 8 : 0) {

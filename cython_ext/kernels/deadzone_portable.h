@@ -20,6 +20,7 @@ class Magnitudes {
   Magnitudes() { clear(); }
   void clear() { memset(m_, 0, sizeof m_); }
   void load(const uint32_t *m) { memcpy(m_, m, sizeof m_); }
+  void store(uint32_t *m) const { memcpy(m, m_, sizeof m_); }
 
   void quantize(const float *x, float *residual, const gf_dz_block &p, uint32_t most, uint32_t *coded,
                 uint32_t *negative) {

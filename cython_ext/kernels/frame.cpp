@@ -85,6 +85,41 @@ bool padding_zero(const Layout &layout, const uint8_t *codes, size_t n) {
   return used == 0 || codes[codes_size(layout, n) - 1] >> used == 0;
 }
 
+// Of codecs with a layout: everything there is to be checked.
+int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n) {
+  Header h;
+  Layout layout = {};
+  layout_of(spec.id, &layout);
+  const int status =
+      check_header(spec, block_log2(spec, layout), (uint8_t)layout.code_bits, in, bytes, n, &h);
+  if (status != GF_WIRE_OK) return status;
+  if (h.bytes != max_body_bytes(spec, n)) return GF_WIRE_LENGTH;
+  if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
+  if (bytes - sizeof h > h.bytes) return GF_WIRE_LENGTH;
+
+  const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
+  const uint8_t *const scales = in + sizeof h;
+  const uint8_t *const codes = scales + scale_bytes;
+  const size_t code_bytes = codes_size(layout, n);
+  const uint32_t expected = h.crc;
+  h.crc = 0;
+  uint32_t crc = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
+  crc = level().crc32c(crc, scales, scale_bytes);
+  bool valid = true;
+  for (size_t begin = 0; begin < code_bytes; begin += kTileBytes) {
+    const size_t size = code_bytes - begin < kTileBytes ? code_bytes - begin : kTileBytes;
+    crc = level().crc32c(crc, codes + begin, size);
+    if (layout.code_bits <= 8) valid &= level().codes_valid(layout.code_bits, codes + begin, size);
+  }
+  if (crc != expected) return GF_WIRE_CHECKSUM;
+  if (!header_content_valid(h, kFlagStochastic | kFlagNonfinite)) return GF_WIRE_CONTENT;
+  bool nonfinite = false;
+  if (!valid || !scales_valid(spec, layout, scales, blocks(spec, layout, n), &nonfinite))
+    return GF_WIRE_CONTENT;
+  if (layout.scale_bytes && nonfinite != ((h.flags & kFlagNonfinite) != 0)) return GF_WIRE_CONTENT;
+  return padding_zero(layout, codes, n) ? GF_WIRE_OK : GF_WIRE_CONTENT;
+}
+
 }  // namespace
 
 bool layout_of(uint16_t id, Layout *layout) {
@@ -181,56 +216,17 @@ int check_header(const gf_codec_spec &spec, uint8_t block_log2, uint8_t bits, co
   return h.count != n ? GF_WIRE_COUNT : GF_WIRE_OK;
 }
 
-bool header_content_valid(const Header &h) {
-  return !h.reserved && h.dtype >= GF_F32 && h.dtype <= GF_BF16 &&
-         !(h.flags & ~(kFlagStochastic | kFlagNonfinite));
-}
-
-int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n) {
-  Header h;
-  Layout layout = {};
-  if (spec_fault(spec)) return GF_WIRE_CODEC;
-  if (spec.id == kDeadzone) return deadzone_check(spec, in, bytes, n, nullptr);
-  layout_of(spec.id, &layout);
-  const int status =
-      check_header(spec, block_log2(spec, layout), (uint8_t)layout.code_bits, in, bytes, n, &h);
-  if (status != GF_WIRE_OK) return status;
-  if (h.bytes != max_body_bytes(spec, n)) return GF_WIRE_LENGTH;
-  if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
-  if (bytes - sizeof h > h.bytes) return GF_WIRE_LENGTH;
-
-  const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
-  const uint8_t *const scales = in + sizeof h;
-  const uint8_t *const codes = scales + scale_bytes;
-  const size_t code_bytes = codes_size(layout, n);
-  const uint32_t expected = h.crc;
-  h.crc = 0;
-  uint32_t crc = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
-  crc = level().crc32c(crc, scales, scale_bytes);
-  bool valid = true;
-  for (size_t begin = 0; begin < code_bytes; begin += kTileBytes) {
-    const size_t size = code_bytes - begin < kTileBytes ? code_bytes - begin : kTileBytes;
-    crc = level().crc32c(crc, codes + begin, size);
-    if (layout.code_bits <= 8) valid &= level().codes_valid(layout.code_bits, codes + begin, size);
-  }
-  if (crc != expected) return GF_WIRE_CHECKSUM;
-  if (!header_content_valid(h)) return GF_WIRE_CONTENT;
-  bool nonfinite = false;
-  if (!valid || !scales_valid(spec, layout, scales, blocks(spec, layout, n), &nonfinite))
-    return GF_WIRE_CONTENT;
-  if (layout.scale_bytes && nonfinite != ((h.flags & kFlagNonfinite) != 0)) return GF_WIRE_CONTENT;
-  return padding_zero(layout, codes, n) ? GF_WIRE_OK : GF_WIRE_CONTENT;
+bool header_content_valid(const Header &h, int known_flags) {
+  return !h.reserved && h.dtype >= GF_F32 && h.dtype <= GF_BF16 && !(h.flags & ~known_flags);
 }
 
 int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n,
                    bool add) {
   const DefaultFloatEnv env;
+  if (spec_fault(spec)) return GF_WIRE_CODEC;
+  if (spec.id == kDeadzone) return deadzone_decode(spec, in, bytes, out, n, add);
   const int status = check_payload(spec, in, bytes, n);
   if (status != GF_WIRE_OK) return status;
-  if (spec.id == kDeadzone) {
-    deadzone_decode(in, out, n, add);
-    return GF_WIRE_OK;
-  }
   Layout layout = {};
   layout_of(spec.id, &layout);
   DecodeRun run;

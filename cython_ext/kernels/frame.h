@@ -32,6 +32,7 @@ constexpr uint16_t kMagic = 0x4647;  // "GF"
 constexpr uint8_t kVersion = 1;
 constexpr uint8_t kFlagStochastic = 1;
 constexpr uint8_t kFlagNonfinite = 2;
+constexpr uint8_t kFlagEntropy = 4;  // deadzone's body is entropy coded
 
 enum CodecId : uint16_t {
   kNone = 1,
@@ -63,12 +64,11 @@ size_t seal_payload(const gf_codec_spec &spec, int dtype, uint8_t flags, uint8_t
 int check_header(const gf_codec_spec &spec, uint8_t block_log2, uint8_t bits, const uint8_t *in, size_t bytes,
                  size_t n, Header *header);
 // Steps 2 to 4 of the checks in docs/wire-format.md that come after `check_header`.
-bool header_content_valid(const Header &header);
+bool header_content_valid(const Header &header, int known_flags);
 
 size_t max_body_bytes(const gf_codec_spec &spec, size_t n);
 size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, float *residual, size_t n,
                       uint64_t key, uint64_t first, uint8_t *out);
-int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n);
 int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n,
                    bool add);
 

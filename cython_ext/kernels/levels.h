@@ -52,6 +52,25 @@ struct DeadzoneDecode {
   bool add;  // out += values
 };
 
+// deadzone's entropy stage: of a packed body (its groups begin at `groups`) to two streams; each has room for
+// `most` bytes and those of a group.
+struct DeadzoneSqueeze {
+  const uint8_t *body, *groups;
+  size_t n, most;
+  uint8_t *coded, *raw;
+  size_t coded_bytes, raw_bytes;  // what was written
+};
+
+struct DeadzoneUnsqueeze {
+  const uint8_t *table;  // of the segments, which have been checked
+  uint32_t segments;
+  size_t n;
+  const uint8_t *coded, *raw;
+  size_t coded_bytes, raw_bytes;
+  uint8_t *sizes, *groups;  // where the packed body's go
+  uint8_t *end;             // set to where the groups end
+};
+
 struct Level {
   const char *name;
   // Encoders return whether one of the blocks is not finite.
@@ -68,6 +87,8 @@ struct Level {
   size_t (*encode_deadzone)(DeadzoneEncode *run);  // returns the bytes of its groups
   bool (*check_deadzone)(const DeadzoneDecode &run, bool *nonfinite);
   void (*decode_deadzone)(const DeadzoneDecode &run);
+  bool (*squeeze_deadzone)(DeadzoneSqueeze *run);
+  bool (*unsqueeze_deadzone)(DeadzoneUnsqueeze *run);
   // Whether no code of this width (8, 4, 2) is the most negative one, which encoders never write.
   bool (*codes_valid)(int bits, const uint8_t *codes, size_t bytes);
   uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t bytes);

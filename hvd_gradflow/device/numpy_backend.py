@@ -9,13 +9,14 @@ import numpy as np
 
 from hvd_gradflow.device import numpy_common as common
 from hvd_gradflow.device import numpy_deadzone as deadzone
+from hvd_gradflow.device import numpy_deadzone_entropy as entropy
 from hvd_gradflow.device import numpy_floats as floats
 from hvd_gradflow.device import numpy_log4 as log4
 from hvd_gradflow.device import numpy_uniform as uniform
 from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import BFLOAT16, FLOAT16, ArrayView
 from hvd_gradflow.device.base import Backend
-from hvd_gradflow.device.wire_deadzone import check_segments
+from hvd_gradflow.device.wire_deadzone import check_segments, entropy_of, read_segments, read_tables
 
 # Wire id: encode, content, decode. deadzone has more of them.
 _CODECS: dict[int, tuple] = {
@@ -127,14 +128,18 @@ class NumpyBackend(Backend):
         unsigned[28:32] = 0
         if common.crc32c(unsigned) != h.crc:
             return wire.BAD_CHECKSUM
-        known = wire.FLAG_STOCHASTIC * (spec["id"] != wire.DEADZONE) | wire.FLAG_NONFINITE
+        other = wire.FLAG_ENTROPY if spec["id"] == wire.DEADZONE else wire.FLAG_STOCHASTIC
+        known = other | wire.FLAG_NONFINITE
         if h.reserved or not 1 <= h.dtype <= 4 or h.flags & ~known:
             return wire.BAD_CONTENT
-        body = payload[wire.HEADER_BYTES :]
         if expected is not None:
-            tables = deadzone.read_tables(body, n)
+            read = read_segments if h.flags & wire.FLAG_ENTROPY else read_tables
+            tables = read(payload[wire.HEADER_BYTES :], n)
             if tables is not None and not tables.same_segments(*expected):
                 return wire.BAD_CODEC
+        body = _body(payload, n)
+        if body is None:
+            return wire.BAD_CONTENT
         valid, nonfinite = _CODECS[spec["id"]][1](spec, body, n)
         if not valid or (nonfinite is not None and nonfinite != bool(h.flags & wire.FLAG_NONFINITE)):
             return wire.BAD_CONTENT
@@ -142,7 +147,7 @@ class NumpyBackend(Backend):
 
     def _values(self, spec: dict[str, Any], payload: np.ndarray, n: int) -> np.ndarray:
         wire.check(self.status(spec, payload, n), spec, payload, n)
-        return _CODECS[spec["id"]][2](spec, payload[wire.HEADER_BYTES :], n)
+        return _CODECS[spec["id"]][2](spec, _body(payload, n), n)
 
     def decode(self, spec: dict[str, Any], payload: np.ndarray, out: np.ndarray) -> None:
         out[:] = self._values(spec, payload, out.size)
@@ -162,7 +167,9 @@ class NumpyBackend(Backend):
     ) -> None:
         check_segments(ends, steps, acc.size)
         wire.check(self.status(spec, payload, acc.size, (ends, steps)), spec, payload, acc.size)
-        deadzone.add(acc, deadzone.codes(payload[wire.HEADER_BYTES :], acc.size))
+        body = _body(payload, acc.size)
+        assert body is not None  # or its status would tell
+        deadzone.add(acc, deadzone.codes(body, acc.size))
 
     def load_f32(self, source: ArrayView, out: np.ndarray) -> bool:
         flat = source.numpy().reshape(-1)
@@ -200,9 +207,21 @@ class NumpyBackend(Backend):
         return common.dither_key(seed, rank, name_hash, sequence, stage)
 
 
+def _body(payload: np.ndarray, n: int) -> np.ndarray | None:
+    """The body of a payload as the codecs read it; None where an entropy coded one is impossible."""
+    body = payload[wire.HEADER_BYTES :]
+    if not wire.Header.unpack(payload).flags & wire.FLAG_ENTROPY:
+        return body
+    packed = entropy.unsqueeze(body, n)
+    return None if packed is None else np.frombuffer(packed, np.uint8)
+
+
 def _seal(spec: dict[str, Any], dtype: int, n: int, body: bytes, nonfinite: bool, out: np.ndarray) -> int:
     """Write header and body; return the bytes of both."""
     flags = wire.FLAG_STOCHASTIC * spec["rounding"] + wire.FLAG_NONFINITE * bool(nonfinite)
+    if spec["id"] == wire.DEADZONE and entropy_of(spec["params"]):
+        packed, body = body, entropy.squeeze(body, n)
+        flags += wire.FLAG_ENTROPY * (body is not packed)
     bits, block_log2 = wire.CODECS[spec["id"]][1], spec["block"].bit_length() - 1
     fields = (wire.MAGIC, wire.VERSION, spec["id"], dtype, flags, block_log2, bits, n, len(body), 0)
     crc = common.crc32c(np.frombuffer(wire.Header(*fields, 0).pack() + body, np.uint8))

@@ -16,6 +16,7 @@ VERSION = 1
 HEADER_BYTES = 32
 FLAG_STOCHASTIC = 1
 FLAG_NONFINITE = 2
+FLAG_ENTROPY = 4  # deadzone only: the body is entropy coded
 MIN_BLOCK = 32
 MAX_BLOCK = 32768
 
@@ -172,7 +173,7 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
 
 
 def _other_steps(payload: np.ndarray, n: int) -> str:
-    tables = deadzone.read_tables(np.frombuffer(payload, np.uint8)[HEADER_BYTES:], n)
+    tables = deadzone.read_segments(np.frombuffer(payload, np.uint8)[HEADER_BYTES:], n)
     seen = (
         []
         if tables is None

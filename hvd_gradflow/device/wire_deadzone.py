@@ -18,6 +18,8 @@ CODE_BITS = 12  # a gradient's codes: at most 2^12
 SUM_BITS = 22  # those of sums
 CONTROLS = ("step", "similarity", "target_ratio")  # gf_control
 SECONDS = ("auto", "exact", "requantize")  # gf_second
+MOST_ELEMENTS_PER_BYTE = 512  # of a payload; without any code, a packed group of 1024 takes two bytes
+_HEADER_BYTES = 32
 _SEGMENT_BYTES = 8
 # Of a block at most: form and shift 15, k 7, mask and signs 64, low bits 32 (SUM_BITS - 1), runs 96; then
 # filled up. It may also need a segment, a group's mask and a group's size of its own.
@@ -34,11 +36,13 @@ def max_body(n: int) -> int:
     return 4 + blocks_of(n) * (_BLOCK_BYTES + _SEGMENT_BYTES + 4 + 2)
 
 
-def pack_params(control: int, value: float, second: int, offset: float, domain: int = 0) -> tuple[int, int]:
+def pack_params(
+    control: int, value: float, second: int, offset: float, domain: int = 0, entropy: bool = False
+) -> tuple[int, int]:
     """Return the specification's two words."""
     (asked,) = struct.unpack("<Q", struct.pack("<d", value))
     (added,) = struct.unpack("<I", struct.pack("<f", offset))
-    return asked, control | second << 8 | domain << 16 | added << 32
+    return asked, control | second << 8 | domain << 16 | int(entropy) << 24 | added << 32
 
 
 def unpack_params(params: tuple[int, int]) -> tuple[int, float, int, np.float32]:
@@ -46,6 +50,21 @@ def unpack_params(params: tuple[int, int]) -> tuple[int, float, int, np.float32]
     (value,) = struct.unpack("<d", struct.pack("<Q", params[0]))
     offset = np.frombuffer(struct.pack("<I", params[1] >> 32), "<f4")[0]
     return params[1] & 0xFF, value, params[1] >> 8 & 0xFF, offset
+
+
+def entropy_of(params: tuple[int, int]) -> bool:
+    """Whether payloads are to be entropy coded."""
+    return bool(params[1] >> 24 & 1)
+
+
+def without_entropy(params: tuple[int, int]) -> tuple[int, int]:
+    """The same words for packed payloads."""
+    return params[0], params[1] & ~(1 << 24)
+
+
+def enough_bytes(n: int, length: int) -> bool:
+    """Whether an entropy coded body of `length` bytes may have `n` elements; it bounds the work."""
+    return n <= MOST_ELEMENTS_PER_BYTE * (_HEADER_BYTES + length)
 
 
 def fault(spec: dict[str, Any]) -> str | None:
@@ -57,6 +76,7 @@ def fault(spec: dict[str, Any]) -> str | None:
         (spec["block"] != BLOCK, f"this codec has blocks of {BLOCK}"),
         (control >= len(CONTROLS), "unknown control"),
         (second >= len(SECONDS), "unknown second encoding"),
+        (bool(spec["params"][1] >> 24 & 0xFE), "unknown entropy stage"),
         (not 0.0 <= offset <= 0.5, "offset must be from 0 to 0.5"),
         (not 0.0 < value < math.inf, "what is asked for must be positive"),
     ):
@@ -72,8 +92,8 @@ def own_step(multiple: float, energy: float, n: int) -> np.float32:
 
 
 @dataclass(frozen=True)
-class Tables:
-    """The tables of a body.
+class Segments:
+    """The table of segments in a body.
 
     Attributes
     ----------
@@ -81,24 +101,43 @@ class Tables:
         Where each segment ends, in elements.
     steps : ndarray of float32
         One for each segment.
+    front : int
+        Where in the body the table ends.
+    """
+
+    ends: np.ndarray
+    steps: np.ndarray
+    front: int
+
+    def same_segments(self, ends: np.ndarray, steps: np.ndarray) -> bool:
+        """Whether these are the segments, with the same bits in each step."""
+        return self.ends.tolist() == ends.tolist() and self.steps.tobytes() == steps.tobytes()
+
+    def blocks(self) -> list[int]:
+        """Blocks of each segment."""
+        return np.diff(-(-self.ends.astype(np.int64) // BLOCK), prepend=0).tolist()
+
+
+@dataclass(frozen=True)
+class Tables(Segments):
+    """The tables of a packed body.
+
+    Attributes
+    ----------
+    ends, steps, front
+        See :class:`Segments`.
     sizes : ndarray of int64
         Bytes of each group, of all segments in order.
     data : int
         Where in the body the groups begin.
     """
 
-    ends: np.ndarray
-    steps: np.ndarray
     sizes: np.ndarray
     data: int
 
-    def same_segments(self, ends: np.ndarray, steps: np.ndarray) -> bool:
-        """Whether these are the segments, with the same bits in each step."""
-        return self.ends.tolist() == ends.tolist() and self.steps.tobytes() == steps.tobytes()
 
-
-def read_tables(body: np.ndarray, n: int) -> Tables | None:
-    """Read the tables of a body of `n` elements; None if they fit neither each other nor the body."""
+def read_segments(body: np.ndarray, n: int) -> Segments | None:
+    """Read the table of segments of a body of `n` elements; None if it fits neither n nor the body."""
     if body.size < 4:
         return None
     data = body.tobytes()
@@ -110,14 +149,23 @@ def read_tables(body: np.ndarray, n: int) -> Tables | None:
     blocks, steps = segments["blocks"].astype(np.int64), segments["step"].copy()
     if (blocks == 0).any() or (steps >= 0x7F800000).any() or blocks.sum() != blocks_of(n):
         return None
-    groups = int((-(-blocks // GROUP)).sum())
-    if front + 2 * groups > body.size:
-        return None
-    sizes = np.frombuffer(data, "<u2", groups, front).astype(np.int64)
-    if front + 2 * groups + sizes.sum() != body.size:
-        return None
     ends = np.minimum(np.cumsum(blocks) * BLOCK, n).astype(np.uint64)
-    return Tables(ends, steps.view(np.float32), sizes, front + 2 * groups)
+    return Segments(ends, steps.view(np.float32), front)
+
+
+def read_tables(body: np.ndarray, n: int) -> Tables | None:
+    """Read the tables of a packed body of `n` elements; None if they do not fit each other or the body."""
+    segments = read_segments(body, n)
+    if segments is None:
+        return None
+    groups = sum(-(-blocks // GROUP) for blocks in segments.blocks())
+    data = segments.front + 2 * groups
+    if data > body.size:
+        return None
+    sizes = np.frombuffer(body.tobytes(), "<u2", groups, segments.front).astype(np.int64)
+    if data + sizes.sum() != body.size:
+        return None
+    return Tables(segments.ends, segments.steps, segments.front, sizes, data)
 
 
 def write_tables(ends: np.ndarray, steps: np.ndarray, sizes: list[int]) -> bytes:

@@ -53,12 +53,12 @@ def run_stepped(spec, kernels, ends, steps, x, residual, acc):
     size = kernels.encode_codes(spec, ends, steps, codes, 1, summed)
     kernels.decode(spec, summed[:size], y)
     return {
-        "payload": out,
-        "with residual": fed,
+        "payload": payload,
+        "with residual": again,
         "residual": left,
         "added": total,
         "codes": codes,
-        "encoded codes": summed,
+        "encoded codes": summed[:size],
         "decoded codes": y,
     }
 

@@ -12,6 +12,7 @@ CONFIGURED = [
     codecs.get("deadzone"),
     codecs.get("deadzone", step=0.5, offset=0.5),
     codecs.get("deadzone", similarity=0.9, offset=0.0),
+    codecs.get("deadzone", entropy=True),
     *(
         codecs.get(name, block=block, rounding=rounding)
         for name, blocks in (

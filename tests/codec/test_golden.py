@@ -78,6 +78,12 @@ def _write():
             stepped = {"ends": [192, 384, 416, 707], "steps": [0.05, 1e-40, 2.0**100, 0.75]}
             made += [(base, fed, {**stepped, "summed": False}) for fed in (False, True)]
             made += [(base(step=1.0), False, {}), (base, False, {**stepped, "summed": True})]
+            coded, fine = base(entropy=True), {**stepped, "steps": [0.005, 0.005, 2.0**100, 0.005]}
+            made += [(coded, fed, {**fine, "summed": False}) for fed in (False, True)]
+            made += [
+                (coded(step=1.0), False, {}),
+                (coded, False, {**fine, "summed": True}),
+            ]  # one stays packed
         for codec, fed, more in made:
             block = codec.spec()["block"]
             rounding = "-stochastic" if codec.spec()["rounding"] else ""
@@ -86,6 +92,7 @@ def _write():
                 if more
                 else "-own" * (codec.stepped and codec != base)
             )
+            kind += "-entropy" * getattr(codec, "entropy", False)
             stem = f"{name}-{block}{rounding}{kind}{'-residual' if fed else ''}"
             if f"{stem}.bin" in known:
                 continue
