@@ -215,7 +215,8 @@ def test_expected_bytes():
         codec = CODEC(target_ratio=ratio)
         assert codec.encode(x).size == pytest.approx(codec.expected_bytes(x.size), rel=0.05)
     assert CODEC.expected_bytes(1) < CODEC.max_encoded_size(1)
-    assert 8 * CODEC.expected_bytes(10**6) == pytest.approx(10**6 * CODEC.bits_per_element, rel=0.01)
+    # Of a similarity what Gaussian values would need: more than most gradients do.
+    assert 2 < 8 * CODEC.expected_bytes(10**6) / 10**6 < 3
     assert codecs.get("log4").expected_bytes(1000) == codecs.get("log4").max_encoded_size(1000)
 
 
