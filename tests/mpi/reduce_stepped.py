@@ -16,6 +16,8 @@ from hvd_gradflow.reduce import Reducer, default_reducer
 
 comm = MPI.COMM_WORLD
 deadzone = get("deadzone")
+# Whose bits do not depend on the home, and so not on the name.
+FINE = deadzone(step=0.05, second="exact")
 LARGEST = float(np.finfo(np.float32).max)
 # Around a block, a group, the smallest chunk (4096) and several chunks.
 LENGTHS = (0, 1, 31, 32, 33, 1023, 1024, 1025, 4095, 4097, 30000)
@@ -64,17 +66,15 @@ def lengths(r: Reducer) -> None:
 def kinds(r: Reducer) -> None:
     for dtype in (np.float16, np.float64):
         parts = inputs(3000, 7, dtype)
-        got = r.allreduce(parts[comm.rank], f"{np.dtype(dtype)}", codec=deadzone(step=0.05))
-        want = r.allreduce(
-            parts[comm.rank].astype(np.float32), f"{np.dtype(dtype)} 32", codec=deadzone(step=0.05)
-        )
+        got = r.allreduce(parts[comm.rank], f"{np.dtype(dtype)}", codec=FINE)
+        want = r.allreduce(parts[comm.rank].astype(np.float32), f"{np.dtype(dtype)} 32", codec=FINE)
         good = got.dtype == dtype and np.array_equal(got, want.astype(dtype)) and same_everywhere(got)
         check(
             f"{np.dtype(dtype)}", good and similarity(got, np.mean(parts, axis=0, dtype=np.float64)) > 0.998
         )
     half = torch.from_numpy(inputs(3000, 7)[comm.rank]).bfloat16()
-    got = r.allreduce(half, "bf16", codec=deadzone(step=0.05))
-    want = r.allreduce(half.float(), "bf16 32", codec=deadzone(step=0.05))
+    got = r.allreduce(half, "bf16", codec=FINE)
+    want = r.allreduce(half.float(), "bf16 32", codec=FINE)
     want = torch.from_numpy(want).bfloat16().view(torch.int16).numpy().view(np.uint16)
     check("bfloat16", got.dtype == np.uint16 and np.array_equal(got, want))
     base = inputs(2400, 5)[comm.rank].reshape(40, 60)
@@ -83,15 +83,15 @@ def kinds(r: Reducer) -> None:
         "column": base[:, 3],
         "channels": base.reshape(2, 20, 60).transpose(2, 0, 1),
     }.items():
-        got = r.allreduce(view, f"layout {name}", codec=deadzone)
-        want = r.allreduce(np.ascontiguousarray(view), f"layout {name} packed", codec=deadzone)
+        got = r.allreduce(view, f"layout {name}", codec=FINE)
+        want = r.allreduce(np.ascontiguousarray(view), f"layout {name} packed", codec=FINE)
         check(f"layout {name}", got.shape == view.shape and np.array_equal(got, want))
     parts = inputs(5000, 1)
-    plain = r.allreduce(parts[comm.rank], "average", codec=deadzone(step=0.3))
-    total = r.allreduce(parts[comm.rank], "sum", op="sum", codec=deadzone(step=0.3))
+    plain = r.allreduce(parts[comm.rank], "average", codec=FINE)
+    total = r.allreduce(parts[comm.rank], "sum", op="sum", codec=FINE)
     check("sum", np.array_equal(total, plain * np.float32(comm.size)) and same_everywhere(total))
     # A power of two moves all steps alike, so the bits too.
-    scaled = r.allreduce(parts[comm.rank], "scaled", codec=deadzone(step=0.3), prescale=0.25, postscale=4.0)
+    scaled = r.allreduce(parts[comm.rank], "scaled", codec=FINE, prescale=0.25, postscale=4.0)
     check("prescale and postscale", np.array_equal(scaled, plain))
 
 
@@ -211,7 +211,7 @@ def extremes(r: Reducer) -> None:
             for k in range(4):  # the largest there is, all ranks alike, then all the other way
                 x = np.full(3000, LARGEST if k % 2 else -LARGEST, np.float32)
                 got = r.allreduce(x, f"largest {second} {domain}", codec=codec)
-                good &= np.isfinite(got).all() and np.allclose(got, x, rtol=0.5) and same_everywhere(got)
+                good &= np.isfinite(got).all() and (got / x > 0.3).all() and same_everywhere(got)
             for k in range(24):
                 parts = inputs(3000, k)
                 if k == 5:
@@ -246,7 +246,7 @@ def sets(_: Reducer) -> None:
 
 def uncollected(r: Reducer) -> None:
     """Residuals asked for between the end of a reduction and its wait."""
-    codec, parts = deadzone(domain="normalized", step=0.2), inputs(4000, 6)
+    codec, parts = FINE(domain="normalized", step=0.2), inputs(4000, 6)
     for _ in range(3):
         want = r.allreduce(parts[comm.rank], "in time", codec=codec)
         handle = r.allreduce_async(parts[comm.rank], "late", codec=codec)
