@@ -69,8 +69,8 @@ def run_codec_bench(
         ``codec``; ``op``: encode, encode_ef (with error feedback), encode_stochastic or decode_add;
         ``device``: the backend; ``gbps``: 10**9 bytes of float32 in a second; ``memcpy_ratio``: the same over
         that of copying these floats; ``target``: the least such ratio that is aimed at, or None;
-        ``relative_error``: norm of what was lost over norm of the input; ``bits_per_element``: of the payload,
-        header and checksum included.
+        ``relative_error``: norm of what was lost over norm of the input; ``bits_per_element``: of the
+        payload, header and checksum included.
 
     Raises
     ------
