@@ -9,7 +9,16 @@ from hvd_gradflow import codec as codecs
 from hvd_gradflow.bench_codec import gradient_like, run_codec_bench
 from hvd_gradflow.errors import ConfigError
 
-KEYS = {"codec", "op", "device", "gbps", "memcpy_ratio", "relative_error", "bits_per_element"}
+KEYS = {
+    "codec",
+    "op",
+    "device",
+    "gbps",
+    "memcpy_ratio",
+    "target",
+    "relative_error",
+    "bits_per_element",
+}
 
 
 def test_rows_table_and_file(tmp_path, capsys):
@@ -44,3 +53,11 @@ def test_the_input_does_not_change():
     assert x.dtype == np.float32
     assert x[:1000].tobytes() == gradient_like(1000)[:1000].tobytes()
     assert x.std() < 0.1
+
+
+def test_codecs_with_options_say_so():
+    rows = run_codec_bench(megabytes=0.01, codecs=["deadzone:step=2,offset=0.25"], repeats=1)
+    assert {row["codec"] for row in rows} == {"deadzone:step=2.0,offset=0.25"}
+    for wrong in ("int8:block", "int8:blocks=32"):
+        with pytest.raises(ConfigError, match="block"):
+            run_codec_bench(megabytes=0.01, codecs=[wrong])
