@@ -1,7 +1,6 @@
 """The scripts, as a user runs them: on one rank, on two, and as batch jobs."""
 
 import argparse
-import gzip
 import io
 import json
 import os
@@ -117,21 +116,6 @@ def test_one_rank_needs_no_launcher(train):
 def test_equal_seeds_give_equal_weights(train):
     one, other = (train(2, DIGITS, *ONE_PASS, "--seed", "1") for _ in range(2))
     assert one["weights_sha256"] == other["weights_sha256"]
-
-
-@pytest.fixture
-def small_fashion(tmp_path):
-    """Four files in the format of Fashion-MNIST, with 256 + 64 images of noise."""
-
-    def write(name, array):
-        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-        (tmp_path / name).write_bytes(gzip.compress(head + array.tobytes()))
-
-    rng = np.random.default_rng(0)
-    for kind, n in (("train", 256), ("t10k", 64)):
-        write(f"{kind}-images-idx3-ubyte.gz", rng.integers(0, 256, (n, 28, 28), np.uint8))
-        write(f"{kind}-labels-idx1-ubyte.gz", rng.integers(0, 10, n, np.uint8))
-    return tmp_path
 
 
 @pytest.mark.mpi

@@ -13,6 +13,8 @@ from hvd_gradflow.errors import ConfigError
 SAMPLE = Path(__file__).resolve().parent.parent / "data" / "gradients.npz"
 KEYS = {
     "codec",
+    "encode_target",
+    "decode_add_target",
     "device",
     "elements",
     "bits_per_element",

@@ -90,7 +90,7 @@ class TestLayout:
 
     def test_zeros_cost_next_to_nothing(self):
         assert encode(np.zeros(10 * 1024), 1.0).size == HEADER + 12 + 20
-        x = np.full(10 * 1024, 0.59, np.float32)
+        x = np.full(10 * 1024, 0.49, np.float32)
         residual = np.zeros_like(x)
         assert encode(x, 1.0, residual=residual).size == HEADER + 12 + 20
         assert same_bits(residual, x)
