@@ -10,7 +10,7 @@
 namespace gf {
 
 namespace {
-constexpr float kLargestExact = 4194304.0f;  // 2^22: integers up to it stay as they are in a sum's payload
+constexpr float kNotExact = 4194304.0f;  // 2^22: integers below it stay as they are in a sum's payload
 
 // Each part of a sum is rounded, perhaps up: a sum of finite ones must not become infinite.
 void bound(float *values, uint64_t count) {
@@ -167,7 +167,7 @@ size_t Domain::encode_codes(const At &at, const float *own, uint8_t *out, std::v
   const size_t bytes = ops->encode_codes(ops->ctx, &at.run->spec.codec, segments.data(), segments.size(),
                                          codes, at.count, out);
   if (bytes == 0) throw StepError{Failure::kInternal, "a codec with steps failed to encode a sum"};
-  *rounded = std::any_of(codes, codes + at.count, [](float code) { return std::fabs(code) > kLargestExact; });
+  *rounded = std::any_of(codes, codes + at.count, [](float code) { return std::fabs(code) >= kNotExact; });
   return bytes;
 }
 

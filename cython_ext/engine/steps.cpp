@@ -12,9 +12,12 @@ namespace gf {
 namespace {
 constexpr double kSmallest = 1.0 / 256, kLargest = 256;  // multiples of the root mean square
 constexpr double kFastest = 2;                           // change of a multiple from one step to the next
+constexpr double kBurst = 16;
+constexpr double kRise =
+    16;  // of an energy from one step to the next: a lone spike must not silence the rest
+constexpr double kRecent = 0.2;  // weight of the last step in the mean of bytes
 // Up to so many nodes a sum of codes costs no more than a second encoding (measured; docs/codecs.md).
 constexpr int kExactNodes = 4;
-constexpr double kBurst = 16;
 
 int control_of(const gf_codec_spec &codec) { return static_cast<int>(codec.params[1] & 0xff); }
 int second_of(const gf_codec_spec &codec) { return static_cast<int>(codec.params[1] >> 8 & 0xff); }
@@ -26,6 +29,7 @@ std::vector<gf_segment> Steps::cut(const std::vector<float> &steps, uint64_t beg
   std::vector<gf_segment> segments;
   auto tensor = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
   for (uint64_t at = begin; at < begin + count && tensor < ends.size(); ++tensor) {
+    if (ends[tensor] <= at) continue;  // a tensor without elements
     at = std::min(ends[tensor], begin + count);
     segments.push_back({at - begin, steps[tensor], 0});
   }
@@ -41,8 +45,13 @@ bool StepControl::about(const std::vector<uint64_t> &ends, const gf_codec_spec &
 }
 
 bool StepControl::knows(const std::vector<uint64_t> &ends, const gf_codec_spec &codec) const {
-  return about(ends, codec) &&
-         std::all_of(tensors_.begin(), tensors_.end(), [](const Tensor &t) { return t.energy > 0; });
+  if (!about(ends, codec)) return false;
+  uint64_t begin = 0;
+  for (const Tensor &t : tensors_) {
+    if (t.end > begin && !(t.energy > 0)) return false;
+    begin = t.end;
+  }
+  return true;
 }
 
 double StepControl::asked() const {
@@ -57,15 +66,19 @@ void StepControl::agree(const Agreement &agreement, const gf_codec_spec &codec) 
   const bool anew = agreement.fresh || !about(agreement.ends, codec);
   codec_ = codec;
   if (anew) {
-    multiple_ = 1;
-    if (control_of(codec) == GF_CONTROL_STEP) multiple_ = asked();
+    double multiple = 1;
+    if (control_of(codec) == GF_CONTROL_STEP) multiple = asked();
     // The error of a fine uniform quantizer is step^2 / 12.
-    if (control_of(codec) == GF_CONTROL_SIMILARITY) multiple_ = std::sqrt(12 * (1 - asked() * asked()));
+    if (control_of(codec) == GF_CONTROL_SIMILARITY) multiple = std::sqrt(12 * (1 - asked() * asked()));
     // With the root mean square itself, payloads of a Laplace distribution have about a twelfth.
     if (control_of(codec) == GF_CONTROL_RATIO)
-      multiple_ = limited(std::sqrt(asked() / 12), kSmallest, kLargest);
+      multiple = limited(std::sqrt(asked() / 12), kSmallest, kLargest);
+    part_ = 0;
     tensors_.assign(agreement.ends.size(), Tensor{});
-    for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].end = agreement.ends[i];
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      tensors_[i].end = agreement.ends[i];
+      tensors_[i].multiple = multiple;
+    }
   }
   for (size_t i = 0; i < tensors_.size() && i < agreement.energies.size(); ++i) {
     if (tensors_[i].energy <= 0) tensors_[i].energy = agreement.energies[i];
@@ -80,52 +93,56 @@ Steps StepControl::steps(int nodes) const {
   // node but the home, and as much again from the second encoding.
   const double parts = s.exact ? nodes : 2.0 * (nodes - 1);
   const double second = s.exact ? 1.0 : std::sqrt(static_cast<double>(nodes - 1));
-  double all = 0;
-  for (const Tensor &t : tensors_) all += t.energy;
-  const double mean = tensors_.empty() ? 0 : all / static_cast<double>(tensors_.back().end);
-  const double multiple = multiple_ / std::sqrt(parts);
   uint64_t begin = 0;
   for (const Tensor &t : tensors_) {
-    // Energies of an element: this tensor's own, and between that and all tensors', as geometric mean.
-    const double own = t.energy / static_cast<double>(t.end - begin);
-    const double shared = std::sqrt(own) * std::sqrt(mean);
+    const double multiple = t.multiple / std::sqrt(parts);
+    const auto n = static_cast<double>(std::max<uint64_t>(t.end - begin, 1));
     s.ends.push_back(t.end);
-    s.first.push_back(gf_dz_step(multiple, shared, 1));
-    s.second.push_back(gf_dz_step(multiple * second, shared, 1));
+    s.first.push_back(gf_dz_step(multiple, t.energy, n));
+    s.second.push_back(gf_dz_step(multiple * second, t.energy, n));
     begin = t.end;
   }
   return s;
 }
 
 void StepControl::learn(const std::vector<Energy> &energies, uint64_t bytes, int nodes) {
-  Energy all;
-  bool measured = true;
-  for (size_t i = 0; i < tensors_.size() && i < energies.size(); ++i) {
-    const Energy &e = energies[i];
-    const bool known = std::isfinite(e.total);
-    // Not of what arrived: under error feedback that comes in bursts, and a step that follows them swings.
-    if (e.gradient > 0 || !known) tensors_[i].energy = known ? e.gradient : 0;
-    measured = measured && known;
-    all += e;
-  }
+  const int control = control_of(codec_);
+  bool any = false;
+  for (const Energy &e : energies) any = any || e.gradient > 0;
   // Inputs that are zero say nothing about steps, whatever a residual still brought; a ratio's would become
   // as fine as can be.
-  if (!(all.gradient > 0)) return;
-  const double plain = 2.0 * (nodes - 1) * static_cast<double>(tensors_.back().end) * sizeof(float);
-  double factor = 1;
-  if (control_of(codec_) == GF_CONTROL_SIMILARITY && measured) {
-    const double lost = all.residual / (all.total + all.residual);
-    // The loss goes with the square of the step, at most; half of the way in each step is stable.
-    factor = lost > 0 ? std::sqrt(std::sqrt((1 - asked() * asked()) / lost)) : kFastest;
-    // More than the inputs can amount to was owed since a spike, next to which any loss looks small.
-    if (all.total > kBurst * nodes * all.gradient) factor = std::min(factor, 1.0);
-  } else if (control_of(codec_) == GF_CONTROL_RATIO && plain > 0) {
-    factor = std::sqrt(static_cast<double>(bytes) * asked() / plain);
-    // Close by with less: at high ratios a small change of the step lets much more, or less, through.
-    if (factor < kFastest && factor > 1 / kFastest) factor = std::sqrt(factor);
+  if (!any) return;
+  const double plain =
+      2.0 * (nodes - 1) * static_cast<double>(tensors_.empty() ? 0 : tensors_.back().end) * sizeof(float);
+  const double part = plain > 0 ? static_cast<double>(bytes) / plain : 0;
+  // A budget is one of sums of bytes; single steps differ too much to be steered by.
+  part_ = part_ > 0 ? part_ + kRecent * (part - part_) : part;
+  for (size_t i = 0; i < tensors_.size() && i < energies.size(); ++i) {
+    Tensor &t = tensors_[i];
+    const Energy &e = energies[i];
+    const bool measured = std::isfinite(e.total);
+    // Not of what arrived: under error feedback that comes in bursts, and a step that follows them swings.
+    const bool rising = measured && t.energy > 0 && e.gradient > kRise * t.energy;
+    if (rising) {
+      t.energy *= kRise;
+    } else if (e.gradient > 0 || !measured) {
+      t.energy = measured ? e.gradient : 0;
+    }
+    double factor = 1;
+    if (control == GF_CONTROL_SIMILARITY && measured && !rising && e.gradient > 0) {
+      const double lost = e.residual / (e.total + e.residual);
+      // The loss goes with the square of the step, at most; half of the way in each step is stable.
+      factor = lost > 0 ? std::sqrt(std::sqrt((1 - asked() * asked()) / lost)) : kFastest;
+      // More than the inputs can amount to was owed since a spike, next to which any loss looks small.
+      if (e.total > kBurst * nodes * e.gradient) factor = std::min(factor, 1.0);
+    } else if (control == GF_CONTROL_RATIO && !rising && part_ > 0) {
+      factor = std::sqrt(part_ * asked());
+      // Close by with less: the mean of bytes lags behind.
+      if (factor < kFastest && factor > 1 / kFastest) factor = std::sqrt(factor);
+    }
+    t.multiple = limited(t.multiple * limited(factor, 1 / kFastest, kFastest), kSmallest, kLargest);
+    if (control == GF_CONTROL_STEP) t.multiple = asked();
   }
-  if (control_of(codec_) != GF_CONTROL_STEP)
-    multiple_ = limited(multiple_ * limited(factor, 1 / kFastest, kFastest), kSmallest, kLargest);
 }
 
 }  // namespace gf

@@ -42,11 +42,12 @@ class StepControl {
  private:
   struct Tensor {
     uint64_t end = 0;
-    double energy = 0;  // of the nodes' parts of the gradient, added; 0: not known
+    double energy = 0;    // of the nodes' parts of the gradient, added; 0: not known
+    double multiple = 1;  // of the root mean square that follows from it
   };
   double asked() const;
   std::vector<Tensor> tensors_;
-  double multiple_ = 1;  // of a root mean square
+  double part_ = 0;  // running mean of the bytes sent over those without a codec
   gf_codec_spec codec_{};
 };
 

@@ -29,10 +29,10 @@ _CONTROLS = {
 
 @dataclass(frozen=True)
 class Deadzone(LossyCodec):
-    """Multiples of one step for a tensor, with a zone around zero that is wider than a step.
+    """Multiples of one step for a tensor; what is nearer to zero than to a step is not sent.
 
-    A uniform quantizer whose zero takes more than its share is close to the best there is for values with a
-    Laplace distribution (G. J. Sullivan: Efficient scalar quantization of exponential and Laplacian random
+    A uniform quantizer, with a zero that may take more than its share, is close to the best there is for
+    values with a Laplace distribution (G. J. Sullivan: Efficient scalar quantization of exponential and Laplacian random
     variables, 1996). Blocks of 32 without codes cost next to nothing; others send where their codes are, and
     large ones in part in unary (R. F. Rice: Some practical universal noiseless coding techniques, 1979).
 
@@ -45,13 +45,13 @@ class Deadzone(LossyCodec):
     error_feedback : bool
         See :class:`hvd_gradflow.codec.compiled.LossyCodec`.
     similarity : float, optional
-        Cosine between the true average and what arrives, between 0 and 1.
+        Between 0 and 1, without these: 1 - similarity**2 is the part of the energy of what is to be sent, the
+        gradient and what error feedback owes, that is lost (to be sent later).
     target_ratio : float, optional
         Uncompressed bytes over bytes sent, above 1. One that is out of reach, as for a few elements, leaves
         only the very largest values.
     step : float, optional
-        The step, in units of the root mean square of the gradient, above 0. In a reduction that is the
-        average's, were the nodes' parts of it not correlated.
+        The step, in root mean squares of the average gradient, were the nodes' gradients not correlated.
     second : {"auto", "exact", "requantize"}
         How an owner sends a sum: as it is, or encoded once more, which is shorter. "auto" is exact between
         up to four nodes, where both are as short, and requantizes between more.

@@ -14,10 +14,10 @@ from hvd_gradflow.reduce.residuals import Residuals
 class Filling:
     """One bucket of the present plan and how far it is filled in the present round."""
 
-    def __init__(self, bucket: Bucket, residuals: Residuals):
+    def __init__(self, bucket: Bucket, residuals: Residuals, nodes: int):
         self.bucket = bucket
         wide = bucket.dtype == DTYPES["float64"]
-        self.normalizes = normalizes(bucket.codec)
+        self.normalizes = normalizes(bucket.codec) and nodes > 1  # on one node nothing is encoded
         self.values = np.zeros(bucket.elements, np.float64 if wide else np.float32)
         self.residual = np.zeros(bucket.elements, np.float32) if feeds_back(bucket.codec) else None
         for slot in bucket.slots:

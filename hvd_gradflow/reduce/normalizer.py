@@ -8,6 +8,7 @@ they are the same on all ranks; a digest of them travels now and then, to make s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +143,7 @@ def _root(moment: Any, elements: int, floor: float) -> np.ndarray | None:
     with np.errstate(invalid="ignore"):
         np.sqrt(scale, out=scale)
     # Not np.mean, whose order of adding depends on the machine.
-    least = np.float32(floor * (device.backend().energy(scale) / max(elements, 1)) ** 0.5)
+    least = np.float32(floor * math.sqrt(device.backend().energy(scale) / max(elements, 1)))
     if not 0.0 < least <= _LARGEST_ROOT:
         return None
     # fmax and fmin take the number where the other is NaN.

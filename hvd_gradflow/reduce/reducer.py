@@ -318,6 +318,8 @@ class Reducer:
     def forget(self, names) -> None:
         """Drop what is kept about names that will not come again."""
         lifecycle.check_process()
+        if self._joining is not None:
+            return  # while others go on, this rank must know what they know
         self.engine.forget(self.domain, [digest(name) for name in names])
         for name in names:
             self._sequence.pop(name, None)

@@ -8,7 +8,8 @@ from hvd_gradflow.device import arrays
 from hvd_gradflow.reduce.layout import DTYPES
 
 _NUMPY = {DTYPES["float32"]: np.float32, DTYPES["float64"]: np.float64}
-_LARGEST_HALF = 65504.0
+# Finite numbers; the largest bfloat16 is 0x7f7f.
+_LARGEST = {DTYPES["float16"]: 65504.0, DTYPES["bfloat16"]: (2.0 - 2.0**-7) * 2.0**127}
 
 
 def checked_out(out, source: arrays.ArrayView, name: str) -> arrays.ArrayView:
@@ -38,11 +39,12 @@ def as_array(engine, result: np.ndarray, source: arrays.ArrayView) -> np.ndarray
 
 
 def saturate(values: np.ndarray, dtype: int) -> None:
-    """Keep finite float32 values finite in float16, in place.
+    """Keep finite float32 values finite in float16 and bfloat16, in place.
 
     A code with few bits may return an average that is larger than any input: under ``log4`` 60000 becomes
     65536. What is not finite stays so.
     """
-    if dtype == DTYPES["float16"] and values.size and max(values.max(), -values.min()) > _LARGEST_HALF:
-        over = np.isfinite(values) & (np.abs(values) > _LARGEST_HALF)
-        values[over] = np.copysign(np.float32(_LARGEST_HALF), values[over])
+    largest = _LARGEST.get(dtype)
+    if largest is not None and values.size and max(values.max(), -values.min()) > largest:
+        over = np.isfinite(values) & (np.abs(values) > largest)
+        values[over] = np.copysign(np.float32(largest), values[over])

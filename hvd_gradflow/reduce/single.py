@@ -35,7 +35,7 @@ def start(
     target = source if out is None else checked_out(out, source, name)
     kind = accumulator(source.dtype, codec)
     factors = Factors.of(op, reducer.size, codec.lossy, prescale, postscale)
-    normalized = normalizes(codec)
+    normalized = normalizes(codec) and reducer.node_count > 1  # on one node nothing is encoded
     finite, owed, staging, result = True, None, None, None
     if out is None or target.dtype != kind or normalized:
         result = np.empty(source.size, _NUMPY[kind])

@@ -108,7 +108,8 @@ class GradientStream:
         label = f"{self.scope}.{self._plans}."
         self._plans += 1
         buckets = cut(self.specs, self._table, self.reducer.config.bucket_mib * 2**20, label)
-        self._fillings = [Filling(bucket, self._residuals) for bucket in buckets]
+        nodes = self.reducer.node_count
+        self._fillings = [Filling(bucket, self._residuals, nodes) for bucket in buckets]
         self._place = {slot.spec.name: (f, slot) for f in self._fillings for slot in f.bucket.slots}
         plan = f"{label}plan"
         self._identities[plan] = identify(self.specs, self._table)

@@ -13,13 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from hvd_gradflow.codec import get
 from hvd_gradflow.errors import WireError
 
 _HEAD = 4 * 8
 
 
 def stochastic(codec: Any) -> Any:
-    """Return `codec` set up for values without a residual: unbiased rounding where it has a choice."""
+    """Return `codec` set up for values without a residual: unbiased rounding where it has a choice.
+
+    A codec with steps rounds what is small to zero, and lives on paying it back later: int8 instead.
+    """
+    if getattr(codec, "stepped", False):
+        codec = get("int8")
     known = codec.get_config()
     options = {"rounding": "stochastic", "error_feedback": False}
     chosen = {k: v for k, v in options.items() if k in known}

@@ -137,7 +137,7 @@ class Deadzone(Plain):
         self.name, self.asked = self.codec.control
         first = {"step": self.asked, "target_ratio": math.sqrt(self.asked / 12)}
         first["similarity"] = math.sqrt(12 * max(0.0, 1 - self.asked**2))
-        self.multiple = first[self.name]
+        self.multiple, self.part = first[self.name], 0.0
         self.energies = np.zeros(len(sizes))
         self.residuals = [np.zeros(sum(sizes), np.float32) for _ in range(WORKERS)]
         middle = sum(sizes) // 2 // BLOCK * BLOCK
@@ -146,9 +146,8 @@ class Deadzone(Plain):
     def exchange(self, x: list[np.ndarray]) -> np.ndarray:
         inputs = self._energies(*x)
         energies = np.where(self.energies > 0, self.energies, inputs)
-        own = energies / np.array(self.sizes)
-        shared = np.sqrt(own) * math.sqrt(energies.sum() / sum(self.sizes))
-        steps = [own_step(self.multiple / math.sqrt(WORKERS), e, 1) for e in shared]
+        multiple = self.multiple / math.sqrt(WORKERS)
+        steps = [own_step(multiple, e, n) for e, n in zip(energies, self.sizes)]
         out, sent = np.empty_like(x[0]), 0
         for owner, half in enumerate(self.halves):
             segments = self._cut(half, steps)
@@ -189,7 +188,8 @@ class Deadzone(Plain):
             lost = max(lost / max(total + lost, 1e-300), 1e-30)
             factor = ((1 - self.asked**2) / lost) ** 0.25
         elif self.name == "target_ratio":
-            factor = math.sqrt(sent * self.asked)
+            self.part = self.part + 0.2 * (sent - self.part) if self.part else sent
+            factor = math.sqrt(self.part * self.asked)
             factor = math.sqrt(factor) if 0.5 < factor < 2 else factor
         self.multiple = min(max(self.multiple * min(max(factor, 0.5), 2), 1 / 256), 256)
 

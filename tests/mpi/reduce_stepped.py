@@ -44,8 +44,9 @@ def same_everywhere(*arrays) -> bool:
 
 def similarity(got, expected) -> float:
     got, expected = np.float64(got).ravel(), np.float64(expected).ravel()
-    norm = np.linalg.norm(got) * np.linalg.norm(expected)
-    return float(got @ expected / norm) if norm else 1.0
+    if not got.any() or not expected.any():
+        return float(not got.any() and not expected.any())
+    return float(got @ expected / (np.linalg.norm(got) * np.linalg.norm(expected)))
 
 
 def lengths(r: Reducer) -> None:
@@ -113,7 +114,7 @@ def step_of(multiple: float, energy: float, n: int) -> np.float32:
 def quantized(v: np.ndarray, step: np.float32) -> np.ndarray:
     """The integers of blocks that are not shifted."""
     inverse = np.float32(1) / step
-    return np.copysign(np.trunc(np.abs(v) * inverse + np.float32(0.4)), v).astype(np.float32)
+    return np.copysign(np.trunc(np.abs(v) * inverse + np.float32(deadzone.offset)), v).astype(np.float32)
 
 
 def exactly(r: Reducer) -> None:

@@ -60,8 +60,10 @@ def step(stream, everyone, names=None):
 
 
 def cosine(a, b) -> float:
-    norm = np.linalg.norm(a) * np.linalg.norm(b)
-    return float(np.dot(np.float64(a), b) / norm) if norm else 1.0
+    """Cosine; nothing is like nothing only."""
+    if not np.any(a) or not np.any(b):
+        return float(not np.any(a) and not np.any(b))
+    return float(np.dot(np.float64(a), b) / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
 def traffic(r: Reducer) -> np.ndarray:
