@@ -33,12 +33,12 @@ cdef extern from "gf_api.h" nogil:
         int (*decode)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *, size_t) noexcept nogil
         int (*decode_add)(void *, const gf_codec_spec *, const uint8_t *, size_t, float *,
                           size_t) noexcept nogil
-        size_t (*encode_stepped)(void *, const gf_codec_spec *, const gf_segment *, size_t, const float *, float *,
-                                 size_t, uint8_t *) noexcept nogil
+        size_t (*encode_stepped)(void *, const gf_codec_spec *, const gf_segment *, size_t, const float *,
+                                 float *, size_t, uint8_t *) noexcept nogil
         int (*add_codes)(void *, const gf_codec_spec *, const gf_segment *, size_t, const uint8_t *, size_t,
                          float *, size_t) noexcept nogil
-        size_t (*encode_codes)(void *, const gf_codec_spec *, const gf_segment *, size_t, const float *, size_t,
-                               uint8_t *) noexcept nogil
+        size_t (*encode_codes)(void *, const gf_codec_spec *, const gf_segment *, size_t, const float *,
+                               size_t, uint8_t *) noexcept nogil
 
     ctypedef struct gf_api:
         int version

@@ -213,7 +213,7 @@ def test_a_similarity_is_kept_in_the_cheapest_way(importance):
 
 
 def test_a_codec_that_loses_little_is_taken_where_it_is_smaller():
-    policy, table = started(similarity=0.985)
+    policy, _ = started(similarity=0.985)
     policy._seen.remembered = lambda name, codec, decision: 0.01 if (name, codec) == ("fc", "int2") else None
     assert after(policy, 3)["fc"] == "int2"
 
