@@ -33,8 +33,9 @@ class Deadzone(LossyCodec):
 
     A uniform quantizer, with a zero that may take more than its share, is close to the best there is for
     values with a Laplace distribution (G. J. Sullivan: Efficient scalar quantization of exponential and
-    Laplacian random variables, 1996). Blocks of 32 without codes cost next to nothing; others send where their
-    codes are, and large ones in part in unary (R. F. Rice: Some practical universal noiseless coding techniques, 1979).
+    Laplacian random variables, 1996). Blocks of 32 without codes cost next to nothing; others send where
+    their codes are, and large ones in part in unary (R. F. Rice: Some practical universal noiseless coding
+    techniques, 1979).
 
     The step follows from what is asked for, with one of `similarity`, `target_ratio` and `step`; none of them
     means ``similarity=0.985``. In a reduction the ranks agree on steps, so that their codes add up exactly;
