@@ -45,7 +45,7 @@ OPTIONS = {
 }
 DEFAULT = (
     "none",
-    *(f"deadzone:step={step}" for step in (20, 8, 3)),
+    *(f"deadzone:target_ratio={ratio}" for ratio in (160, 80, 40)),
     *(f"topk:k={k}" for k in (0.0022, 0.0044, 0.0088)),
     *(f"powersgd:rank={rank}" for rank in (1, 2, 4)),
 )
