@@ -107,7 +107,7 @@ def test_what_is_not_sent_is_kept(methods, name, options):
     assert 0 < way.sent < 5 * 2 * 4 * 3098
 
 
-def test_steps_follow_the_last_reduced_gradient(methods):
+def test_steps_follow_the_last_inputs(methods):
     way, rng = methods.Deadzone([2048], step=2), np.random.default_rng(0)
     energy = None
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_steps_follow_the_last_reduced_gradient(methods):
         reduced = way.exchange(x)
         step = 2 / math.sqrt(2) * math.sqrt((energy or inputs) / 2048)
         np.testing.assert_allclose(reduced / step, np.rint(reduced / step), atol=1e-4)
-        energy = max(inputs, float(np.dot(reduced, reduced)))
+        energy = inputs
 
 
 def test_a_target_ratio_is_about_held(methods):
