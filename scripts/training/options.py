@@ -43,7 +43,7 @@ def parser(
         "--target-ratio",
         type=float,
         metavar="R",
-        help="byte budget of adaptive: 1/R of float32; short for --option target_ratio=R",
+        help="byte budget of adaptive or deadzone: 1/R of float32; short for --option target_ratio=R",
     )
     exchange.add_argument(
         "--stock-horovod", action="store_true", help="unmodified horovod.torch and .bind(model)"
@@ -103,8 +103,8 @@ def parse(p: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argp
         options.lr = options.usual_lr[options.optimizer]
     options.compression_options = dict(options.compression_options)
     if options.target_ratio is not None:
-        if options.compression != "adaptive":
-            p.error(f"--target-ratio belongs to --compression adaptive, not {options.compression}")
+        if options.compression not in ("adaptive", "deadzone"):
+            p.error(f"--target-ratio belongs to --compression adaptive or deadzone, not {options.compression}")
         options.compression_options["target_ratio"] = options.target_ratio
     os.environ["GRADFLOW_RANKS_PER_NODE"] = str(options.ranks_per_node)
     return options
