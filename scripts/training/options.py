@@ -104,7 +104,9 @@ def parse(p: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argp
     options.compression_options = dict(options.compression_options)
     if options.target_ratio is not None:
         if options.compression not in ("adaptive", "deadzone"):
-            p.error(f"--target-ratio belongs to --compression adaptive or deadzone, not {options.compression}")
+            p.error(
+                f"--target-ratio belongs to --compression adaptive or deadzone, not {options.compression}"
+            )
         options.compression_options["target_ratio"] = options.target_ratio
     os.environ["GRADFLOW_RANKS_PER_NODE"] = str(options.ranks_per_node)
     return options
