@@ -117,6 +117,33 @@ def many_tensors(r: Reducer) -> None:
     stream.close()
 
 
+def empty_among_others(r: Reducer) -> None:
+    stream = r.stream(specs({"a": 64, "b": 0, "c": 64}), deadzone(step=0.1), scope="empty")
+    for k in range(2):
+        everyone = gradients(k, {"a": 64, "b": 0, "c": 64}, {"a": 1.0, "b": 1.0, "c": 1.0})
+        got = step(stream, everyone)
+    expected = mean(everyone)
+    good = cosine(got["a"], expected["a"]) > 0.9 and cosine(got["c"], expected["c"]) > 0.9
+    check("an empty tensor among others", good and got["b"].size == 0 and same_everywhere(got))
+    stream.close()
+
+
+def spike(r: Reducer) -> None:
+    """The step after a lone spike is coarser, not silent."""
+    stream = r.stream(specs({"w": 6000}), deadzone(similarity=0.97, error_feedback=False), scope="spike")
+    found = []
+    for k in range(5):
+        everyone = gradients(k, {"w": 6000}, {"w": 1.0})
+        if k == 2:
+            for g in everyone:
+                g["w"][5] = 1e4
+        got = step(stream, everyone)
+        others = np.arange(6000) // 32 > 0  # the spike's own block is coarse
+        found.append(cosine(got["w"][others], mean(everyone)["w"][others]))
+    check("after a spike", min(found) > 0.5 and min(found[:3]) > 0.9 and found[-1] > 0.9, found)
+    stream.close()
+
+
 def joining(r: Reducer) -> None:
     """The last rank has fewer batches, and owns chunks; a name is first met after it has joined."""
     sizes = {"w": 40000, "v": 5000}
@@ -181,4 +208,4 @@ def two_streams(r: Reducer) -> None:
 PARTS = {f.__name__: f for f in (control, leaps, joining, two_streams, normalized, odd_moments, adaptive)}
 with Reducer(comm) as reducer:
     for part in sys.argv[1:] or PARTS:
-        {**PARTS, "many_tensors": many_tensors}[part](reducer)
+        {**PARTS, **{f.__name__: f for f in (many_tensors, empty_among_others, spike)}}[part](reducer)

@@ -51,3 +51,7 @@ def test_streams(ranks, per_node):
 def test_more_tensors_than_a_message_has_energies_for():
     settings = {"GRADFLOW_MIN_ELEMENTS": "0", "GRADFLOW_CHUNK_KIB": "1024"}
     well(STREAMS, 2, 1, "many_tensors", checks=1, **settings)
+
+
+def test_an_empty_tensor_among_others_and_a_lone_spike():
+    well(STREAMS, 2, 1, "empty_among_others", "spike", checks=2, GRADFLOW_MIN_ELEMENTS="0")
