@@ -12,9 +12,9 @@ namespace gf {
 namespace {
 constexpr double kSmallest = 1.0 / 256, kLargest = 256;  // multiples of the root mean square
 constexpr double kFastest = 2;                           // change of a multiple from one step to the next
-constexpr double kBurst = 16;
-constexpr double kRise =
-    16;  // of an energy from one step to the next: a lone spike must not silence the rest
+constexpr double kBurst = 16;  // times what the inputs can amount to: that was owed since a spike
+// Of an energy from one step to the next: a lone spike must not silence the rest.
+constexpr double kRise = 16;
 constexpr double kRecent = 0.2;  // weight of the last step in the mean of bytes
 // Up to so many nodes a sum of codes costs no more than a second encoding (measured; docs/codecs.md).
 constexpr int kExactNodes = 4;

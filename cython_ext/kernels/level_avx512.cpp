@@ -27,32 +27,11 @@ namespace {
 #include "deadzone_entropy.h"
 #include "array_loops.h"
 #include "crc32c_x86.h"
+#include "level_table.h"
 
 }  // namespace
 
-const Level kAvx512 = {"avx512",
-                       encode_uniform,
-                       decode_uniform,
-                       encode_log4,
-                       decode_log4,
-                       encode_fp16,
-                       decode_fp16,
-                       encode_bf16,
-                       decode_bf16,
-                       encode_none,
-                       decode_none,
-                       encode_deadzone,
-                       check_deadzone,
-                       decode_deadzone,
-                       squeeze_deadzone,
-                       unsqueeze_deadzone,
-                       codes_valid,
-                       crc32c,
-                       load_f32,
-                       store_f32,
-                       sum_f32,
-                       sum_f64,
-                       energy};
+const Level kAvx512 = level_of("avx512", crc32c);
 
 }  // namespace gradflow
 

@@ -19,31 +19,10 @@ namespace {
 #include "deadzone_blocks.h"
 #include "deadzone_entropy.h"
 #include "array_loops.h"
+#include "level_table.h"
 
 }  // namespace
 
-const Level kPortable = {"portable",
-                         encode_uniform,
-                         decode_uniform,
-                         encode_log4,
-                         decode_log4,
-                         encode_fp16,
-                         decode_fp16,
-                         encode_bf16,
-                         decode_bf16,
-                         encode_none,
-                         decode_none,
-                         encode_deadzone,
-                         check_deadzone,
-                         decode_deadzone,
-                         squeeze_deadzone,
-                         unsqueeze_deadzone,
-                         codes_valid,
-                         crc32c_table,
-                         load_f32,
-                         store_f32,
-                         sum_f32,
-                         sum_f64,
-                         energy};
+const Level kPortable = level_of("portable", crc32c_table);
 
 }  // namespace gradflow

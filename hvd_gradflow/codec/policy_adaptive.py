@@ -92,7 +92,7 @@ class AdaptivePolicy(Policy):
     target_ratio : float, optional
         Uncompressed bytes over bytes on the wire, over all tensors of the stream, that must be reached.
     similarity : float, optional
-        Cosine between the true average and what arrives, that each tensor must keep.
+        What each tensor must keep, as of :class:`hvd_gradflow.codec.deadzone.Deadzone`.
     window : int
         Rounds between two decisions, and of the running statistics.
     warmup : int
