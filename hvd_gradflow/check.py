@@ -79,6 +79,8 @@ def packages() -> Iterator[Finding]:
         (("numpy",), True, "pip install numpy"),
         (("mpi4py",), True, "pip install mpi4py"),
         (("torch",), False, "pip install torch (for hvd_gradflow.torch)"),
+        (("tensorflow", "tensorflow-cpu"), False, "pip install tensorflow (for hvd_gradflow.tensorflow)"),
+        (("keras",), False, "pip install keras (for hvd_gradflow.keras)"),
     ):
         version = _distribution(*names)
         yield Finding("packages", names[0], bool(version), version or "not installed", fix, needed)
@@ -109,23 +111,73 @@ def horovod() -> Iterator[Finding]:
     """Horovod, and what it was built with."""
     version, fix = _distribution("horovod"), "python scripts/build_horovod.py"
     yield Finding("Horovod", "horovod", bool(version), version or "not installed", fix)
-    if not version or not _distribution("torch"):
+    if not version:
         return
+    for module, distributions in _FRAMEWORKS:
+        if not _distribution(*distributions):
+            continue
+        try:
+            built = python_answer(
+                f"import {module} as hvd\n"
+                "answer = {'MPI': hvd.mpi_built(), 'NCCL': hvd.nccl_built(), 'Gloo': hvd.gloo_built()}"
+            )
+        except ProbeError as error:
+            yield Finding("Horovod", module, False, str(error), f"build it against this framework: {fix}")
+            continue
+        yield Finding("Horovod", module, True, "imports")
+        for name, why in (
+            ("MPI", "needed for compression: HOROVOD_WITH_MPI=1 " + fix),
+            ("NCCL", "only used for GPU tensors that are not compressed"),
+            ("Gloo", "only used by elastic jobs, which are not compressed"),
+        ):
+            detail = "built" if built[name] else "not built"
+            yield Finding("Horovod", f"{module} with {name}", bool(built[name]), detail, why)
+    yield from stock_keras()
+
+
+_FRAMEWORKS = (
+    ("horovod.torch", ("torch",)),
+    ("horovod.tensorflow", ("tensorflow", "tensorflow-cpu")),
+)
+
+
+def stock_keras() -> Iterator[Finding]:
+    """Whether Horovod's own Keras optimizer, used directly, averages gradients."""
+    if not (_distribution("keras") and _distribution("tensorflow", "tensorflow-cpu")):
+        return
+    versions = f"Horovod {_distribution('horovod')} with Keras {_distribution('keras')}"
+    fix = "import hvd_gradflow.tensorflow.keras as hvd, in place of horovod.tensorflow.keras"
     try:
-        built = python_answer(
-            "import horovod.torch as hvd\n"
-            "answer = {'MPI': hvd.mpi_built(), 'NCCL': hvd.nccl_built(), 'Gloo': hvd.gloo_built()}"
-        )
+        unsynchronised = keras_is_unsynchronised()
     except ProbeError as error:
-        yield Finding("Horovod", "horovod.torch", False, str(error), f"build it against this torch: {fix}")
+        yield Finding("Horovod", "horovod.tensorflow.keras", False, str(error), fix)
         return
-    yield Finding("Horovod", "horovod.torch", True, "imports")
-    for name, why in (
-        ("MPI", "needed by hvd_gradflow.torch: HOROVOD_WITH_MPI=1 " + fix),
-        ("NCCL", "only used for GPU tensors that are not compressed"),
-        ("Gloo", "only used by elastic jobs, which are not compressed"),
-    ):
-        yield Finding("Horovod", name, bool(built[name]), "built" if built[name] else "not built", why)
+    if unsynchronised:
+        detail = f"{versions} trains without averaging gradients over the ranks, and does not say so"
+    else:
+        detail = f"{versions} averages gradients"
+    yield Finding("Horovod", "horovod.tensorflow.keras", not unsynchronised, detail, fix)
+
+
+def keras_is_unsynchronised() -> bool:
+    """Return whether ``horovod.tensorflow.keras.DistributedOptimizer`` uses gradients as they are.
+
+    It is tried, in a process of its own.
+    """
+    return python_answer(
+        "import os\n"
+        "os.environ['KERAS_BACKEND'] = 'tensorflow'\n"
+        "import keras, tensorflow as tf, horovod.tensorflow.keras as hvd\n"
+        "optimizer, reduced = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), []\n"
+        "def reduce(gradients, *_):\n"
+        "    reduced.append(1)\n"
+        "    return gradients\n"
+        "for name in ('_allreduce', '_allreduce_grads'):\n"
+        "    object.__setattr__(optimizer, name, reduce)\n"
+        "weight = keras.Variable([1.0])\n"
+        "optimizer.apply_gradients([(tf.constant([1.0]), weight)])\n"
+        "answer = not reduced"
+    )
 
 
 def core() -> Iterator[Finding]:

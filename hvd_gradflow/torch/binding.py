@@ -2,7 +2,7 @@
 
 Horovod hands over a gradient without its name. A hook on each parameter, which fires just before Horovod's
 own, records whose gradient it is; ``compress`` submits it to the reducer and gives Horovod a token to reduce
-(see :mod:`hvd_gradflow.torch.token`), ``decompress`` waits for the reducer. Small gradients are handed to
+(see :mod:`hvd_gradflow.frontend.token`), ``decompress`` waits for the reducer. Small gradients are handed to
 Horovod as they are. Nothing here depends on the order of the calls: for parameters without a gradient Horovod
 walks a set, in another order on each rank.
 """
@@ -20,7 +20,8 @@ import torch
 
 from hvd_gradflow import config
 from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
-from hvd_gradflow.torch import session, token, watchdog
+from hvd_gradflow.frontend import token, watchdog
+from hvd_gradflow.torch import session
 from hvd_gradflow.torch.tensors import (
     DTYPES,
     embedding_parameters,
@@ -148,7 +149,7 @@ class BoundCompression:
         self._count(token.BYTES, 0)
         watchdog.enter(self.reducer)
         what = f"gradient {name!r}, sequence {sequence}, {elements} elements of {dtype}"
-        return token.make(identity, self.reducer.rank), _Token(
+        return torch.from_numpy(token.make(identity, self.reducer.rank)), _Token(
             tensor, parameter.dtype, handle, identity, what
         )
 

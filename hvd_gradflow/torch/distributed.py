@@ -9,6 +9,7 @@ from horovod.torch import optimizer as stock
 from horovod.torch.mpi_ops import Adasum, Average, ProcessSet, Sum, global_process_set, nccl_built
 
 from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.frontend.importance import importance_of
 from hvd_gradflow.torch import session
 from hvd_gradflow.torch.choice import Choice, Compression, as_choice
 from hvd_gradflow.torch.exchange import GradientExchange
@@ -16,9 +17,7 @@ from hvd_gradflow.torch.tensors import DTYPES, on_host
 
 _Stock = stock._DistributedOptimizer
 
-# Optimizers that divide each coordinate by its own size (or take its sign), by a part of their class's name.
 _SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")  # as torch.optim calls them
-_PER_COORDINATE = ("adam", "adagrad", "adadelta", "adafactor", "rmsprop", "rprop", "lamb", "lion", "nadam")
 
 
 def DistributedOptimizer(
@@ -88,12 +87,6 @@ def DistributedOptimizer(
             )
     _graft(wrapped, exchange)
     return wrapped
-
-
-def importance_of(optimizer: torch.optim.Optimizer) -> str:
-    """Return how an optimizer weighs errors: each ``coordinate`` alike, or by ``energy``."""
-    names = " ".join(c.__name__.lower() for c in type(optimizer).__mro__)
-    return "coordinate" if any(part in names for part in _PER_COORDINATE) else "energy"
 
 
 def second_moment_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,9 @@ import torch
 from horovod.torch import mpi_ops
 
 from hvd_gradflow.errors import UnsupportedError
-from hvd_gradflow.torch import session, sparse, watchdog
+from hvd_gradflow.frontend import watchdog
+from hvd_gradflow.frontend.sparse import key_of
+from hvd_gradflow.torch import session, sparse
 from hvd_gradflow.torch.choice import Choice
 from hvd_gradflow.torch.tensors import fetch, numpy_state, on_host, spec_of, torch_state
 
@@ -138,8 +139,7 @@ class GradientExchange:
             self._count_sparse(gradient, gradient._values().nbytes + gradient._indices().nbytes)
             return lambda: self._finish_sparse(parameter, self._guarded(wait).coalesce())
         self._sequence[name] += 1
-        identity = f"{self.scope}\0{name}\0{self._sequence[name]}\0{self.reducer.rank}".encode()
-        key = int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")
+        key = key_of(self.scope, name, self._sequence[name], self.reducer.rank)
         codec = sparse.stochastic(codec)
         message = sparse.pack(gradient, codec, key)
         self._count_sparse(gradient, message.nbytes)

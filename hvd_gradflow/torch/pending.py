@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +10,10 @@ import torch
 from horovod.torch import mpi_ops
 from horovod.torch.mpi_ops import Average, ProcessSet
 
+from hvd_gradflow.frontend.single import unnamed, without_feedback
 from hvd_gradflow.torch import session
 from hvd_gradflow.torch.choice import Choice
 from hvd_gradflow.torch.tensors import on_host, spec_of
-
-# Names that we give are used again after that many, so that what is kept for a name stays bounded.
-_UNNAMED = 1 << 16
-_unnamed: Counter[int] = Counter()
 
 
 @dataclass(frozen=True)
@@ -65,14 +60,13 @@ def submit(
     reducer = session.reducer_of(process_set)
     named = name is not None
     if name is None:
-        name = f"allreduce.noname.{_unnamed[id(reducer)] % _UNNAMED}"
-        _unnamed[id(reducer)] += 1
+        name = unnamed(reducer)
     parts = []
     for i, (tensor, output) in enumerate(zip(tensors, outputs, strict=True)):
         full = f"{name}_{i + 1}of{len(tensors)}" if grouped else name
         codec = choice.codec_for(spec_of(full, tensor), reducer.config.min_elements)
         if not named:
-            codec = _without_feedback(codec)
+            codec = without_feedback(codec)
         host = on_host(tensor)
         plain = output.device.type == "cpu" and output.is_contiguous()
         result = output if plain else torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -87,15 +81,6 @@ def submit(
         )
         parts.append(_Part(handle, host, result, output))
     return Pending(parts, grouped)
-
-
-def _without_feedback(codec: Any) -> Any:
-    """Return `codec` for tensors without a name, hence without a past: what it loses of one is not owed."""
-    if "error_feedback" in codec.get_config():
-        return codec.replace(error_feedback=False)
-    bare = copy.copy(codec)
-    object.__setattr__(bare, "error_feedback", False)  # codecs are frozen; the reducer asks for this
-    return bare
 
 
 class Allreduce(torch.autograd.Function):

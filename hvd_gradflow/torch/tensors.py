@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hvd_gradflow.errors import ConfigError, UnsupportedError
+from hvd_gradflow.frontend.kinds import kind_of
 from hvd_gradflow.reduce import TensorSpec
 
 DTYPES = {
@@ -17,15 +18,6 @@ DTYPES = {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
 }
-
-
-def kind_of(shape: torch.Size | tuple[int, ...]) -> str:
-    """Return what a parameter of this shape usually is: ``vector``, ``dense`` or ``conv``."""
-    if len(shape) <= 1:
-        return "vector"
-    if len(shape) == 2:
-        return "dense"
-    return "conv" if len(shape) <= 5 else "other"
 
 
 def embedding_parameters(module: torch.nn.Module) -> set[int]:

@@ -1,21 +1,25 @@
-"""Horovod as one script sees it: ours or the stock one, and what travelled."""
+"""Horovod as one script sees it, whichever the framework, and what travelled."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from types import ModuleType
 from typing import Any
-
-import torch
 
 from .options import UsageError
 
 
+class WeightsDifferError(Exception):
+    """The ranks do not hold the same weights, which must not happen."""
+
+
 @dataclass(frozen=True)
 class Exchange:
-    """The Horovod module in use, already initialized, and ours, whose counters cover both."""
+    """The Horovod module in use, and ours, whose counters cover both. Each framework has a subclass."""
 
     hvd: ModuleType
     ours: ModuleType
@@ -29,57 +33,44 @@ class Exchange:
     def size(self) -> int:
         return self.hvd.size()
 
-    def optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> torch.optim.Optimizer:
-        """Wrap an optimizer; parameters and state of rank 0 go to all."""
-        self.hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        self.hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-        return self.hvd.DistributedOptimizer(
-            optimizer,
-            named_parameters=model.named_parameters(),
-            compression=self._compression(model),
-            backward_passes_per_step=self.options.backward_passes,
-        )
+    def prepare(self) -> None:
+        """Initialize Horovod, and set the framework's seed and threads."""
+        raise NotImplementedError
 
-    def _compression(self, model: torch.nn.Module) -> Any:
-        compression = getattr(self.ours.Compression, self.options.compression)  # refuses what does not exist
+    def mean(self, value: float, name: str) -> float:
+        """Average of a metric over the ranks; never compressed, since it is no gradient."""
+        raise NotImplementedError
+
+    def weights(self, model: Any) -> Iterable[tuple[str, bytes]]:
+        """Name and content of all of a model's weights, in the same order on all ranks."""
+        raise NotImplementedError
+
+    def compression(self) -> Any:
+        """What the options name; raises ConfigError, with what there is, for what does not exist."""
+        compression = getattr(self.ours.Compression, self.options.compression)
         if self.options.compression_options:
             compression = compression(**self.options.compression_options)
-        if not self.options.stock_horovod:
-            return compression
-        # Ours sees the optimizer; unmodified Horovod does not tell a compressor about it.
-        return compression.bind(
-            model, importance="coordinate" if self.options.optimizer == "adamw" else "energy"
-        )
+        return compression
 
     def counters(self) -> tuple[int, int]:
         """Bytes this rank handed to the transport since the start, and what they had been uncompressed."""
         counted = self.ours.wire_counters()
         return counted["wire_bytes"], counted["wire_bytes_uncompressed"]
 
-    def mean(self, value: float, name: str) -> float:
-        """Average of a metric over the ranks; never compressed, since it is no gradient."""
-        return self.hvd.allreduce(torch.tensor(value, dtype=torch.float64), name=name).item()
-
-    def weights_sha256(self, model: torch.nn.Module) -> list[str]:
-        """Digest of all parameters and buffers, one for each rank."""
+    def weights_sha256(self, model: Any) -> list[str]:
+        """Digest of all weights, one for each rank."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(model.state_dict().items()):
+        for name, content in self.weights(model):
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return self.hvd.allgather_object(digest.hexdigest())
+            digest.update(content)
+        return self.ours.allgather_object(digest.hexdigest())
 
 
 def start(options: argparse.Namespace) -> Exchange:
-    """Import and initialize Horovod, plain or ours."""
+    """Import the framework and Horovod, plain or ours, and make them ready."""
     try:
-        import hvd_gradflow.torch as ours
-
-        if options.stock_horovod:
-            import horovod.torch as hvd
-        else:
-            hvd = ours
-        hvd.init()  # imports Horovod at last
+        exchange = import_module(f"{__package__}.{options.framework}_exchange").made(options)
+        exchange.prepare()  # imports Horovod at last
     except ImportError as error:
         raise UsageError(f"{error}; `gradflow check` says what is missing") from error
-    torch.set_num_threads(options.threads)
-    return Exchange(hvd, ours, options)
+    return exchange

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
-import time
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import islice
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from .data import Data, batches, shard
-from .exchange import Exchange
-from .options import UsageError
-
-
-class Progress:
-    """A line on rank 0's terminal; nothing where there is none."""
-
-    def __init__(self, on: bool, total: int) -> None:
-        self._on = on and sys.stderr.isatty()
-        self._total, self._shown = total, 0.0
-
-    def step(self, done: int, text: str) -> None:
-        now = time.monotonic()
-        if self._on and (now - self._shown > 0.1 or done == self._total):
-            self._shown = now
-            bar = "#" * (30 * done // self._total)
-            print(f"\r[{bar:<30}] {done}/{self._total} {text}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._on:
-            print(file=sys.stderr)
+from .plan import Progress, schedule, steps_of
+from .samples import endless
+from .torch_exchange import TorchExchange
 
 
 def optimizer_for(model: torch.nn.Module, name: str, lr: float, size: int) -> torch.optim.Optimizer:
@@ -48,19 +28,11 @@ def loss_of(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.T
     return cross_entropy(model(x).flatten(0, -2), y.flatten())
 
 
-def train(model: torch.nn.Module, data: Data, exchange: Exchange, options: argparse.Namespace) -> int:
+def train(model: torch.nn.Module, data: Data, exchange: TorchExchange, options: argparse.Namespace) -> int:
     """Train on this rank's shards; return the number of optimizer steps, the same on all ranks."""
     optimizer = exchange.optimizer(optimizer_for(model, options.optimizer, options.lr, exchange.size), model)
     scaler = torch.amp.GradScaler("cpu") if options.amp else None
-    samples = len(data.train_y) // exchange.size
-    group = options.batch_size * options.backward_passes
-    a_pass = samples // group
-    if a_pass == 0:
-        raise UsageError(
-            f"{samples} samples a rank make no step of {options.backward_passes} x {options.batch_size}: "
-            "lower --batch-size or --backward-passes, or raise --limit"
-        )
-    total = options.steps or a_pass * options.epochs
+    a_pass, total = steps_of(len(data.train_y), exchange.size, options)
     peak = [g["lr"] for g in optimizer.param_groups]
     progress = Progress(exchange.rank == 0, total)
     model.train()
@@ -78,21 +50,17 @@ def train(model: torch.nn.Module, data: Data, exchange: Exchange, options: argpa
     return total
 
 
-def schedule(done: int, total: int) -> float:
-    """A linear warm-up over a tenth of the steps, then linear down to zero."""
-    warm = max(1, total // 10)
-    return min((done + 1) / warm, (total - done) / max(1, total - warm))
-
-
 def _groups(
-    data: Data, exchange: Exchange, options: argparse.Namespace, a_pass: int
+    data: Data, exchange: TorchExchange, options: argparse.Namespace, a_pass: int
 ) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
     """The batches of each optimizer step, without end; one pass over the data has `a_pass` steps."""
     samples, each = len(data.train_y), options.backward_passes
-    for epoch in count():
-        mine = batches(samples, exchange.rank, exchange.size, options.batch_size, options.seed, epoch)
-        for _ in range(a_pass):
-            yield [(data.train_x[i], data.train_y[i]) for i in islice(mine, each)]
+    found = endless(
+        lambda epoch: batches(samples, exchange.rank, exchange.size, options.batch_size, options.seed, epoch),
+        a_pass * each,
+    )
+    while True:
+        yield [(data.train_x[i], data.train_y[i]) for i in islice(found, each)]
 
 
 def _step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
@@ -107,8 +75,13 @@ def _step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None)
     scaler.update()
 
 
+def trainable_elements(model: torch.nn.Module) -> int:
+    """How many numbers are trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
 @torch.no_grad()
-def accuracy(model: torch.nn.Module, data: Data, exchange: Exchange) -> float:
+def accuracy(model: torch.nn.Module, data: Data, exchange: TorchExchange) -> float:
     """Part of all test images that are classified rightly; each rank looks at its share.
 
     Batch-norm statistics are each rank's own during training; rank 0's are taken, so that there is one model.
@@ -121,7 +94,7 @@ def accuracy(model: torch.nn.Module, data: Data, exchange: Exchange) -> float:
 
 
 @torch.no_grad()
-def validation_loss(model: torch.nn.Module, data: Data, exchange: Exchange) -> float:
+def validation_loss(model: torch.nn.Module, data: Data, exchange: TorchExchange) -> float:
     """Mean cross entropy, in nats a character, of all test pieces; each rank looks at its share."""
     model.eval()
     mine = shard(len(data.test_y), exchange.rank, exchange.size)

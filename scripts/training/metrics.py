@@ -24,6 +24,7 @@ METRICS = {
     metric.key: metric
     for metric in (
         Metric("accuracy", "accuracy", "%", factor=100, digits=2),
+        Metric("validation_rmse", "validation RMSE", "stars", factor=1, digits=4),
         Metric("validation_loss", "validation loss", "nats a character", factor=1, digits=4),
     )
 }

@@ -8,9 +8,22 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+LIBRARIES = {"torch": "torch", "keras": "TensorFlow"}  # what computes, by framework
+
 
 class UsageError(Exception):
     """What cannot be run as asked; the text says what to do."""
+
+
+class Refused(argparse.Action):
+    """An option that other scripts have and this one cannot: says why."""
+
+    def __init__(self, *args: Any, why: str, **kwargs: Any) -> None:
+        super().__init__(*args, nargs=0, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **kwargs)
+        self._why = why
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        parser.error(f"{self.option_strings[0]}: {self._why}")
 
 
 def parser(
@@ -23,8 +36,12 @@ def parser(
     epochs: int | None = None,
     steps: int | None = None,
     models: Sequence[str] = (),
+    framework: str = "torch",
 ) -> argparse.ArgumentParser:
-    """Return a parser with the common options and these defaults; the length is `epochs` or `steps`."""
+    """Return a parser with the common options and these defaults; the length is `epochs` or `steps`.
+
+    `framework` is "torch" or "keras": whose loop runs.
+    """
     p = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -45,9 +62,14 @@ def parser(
         metavar="R",
         help="byte budget of adaptive or deadzone: 1/R of float32; short for --option target_ratio=R",
     )
-    exchange.add_argument(
-        "--stock-horovod", action="store_true", help="unmodified horovod.torch and .bind(model)"
-    )
+    p.set_defaults(framework=framework)
+    if framework == "torch":
+        exchange.add_argument(
+            "--stock-horovod", action="store_true", help="unmodified horovod.torch and .bind(model)"
+        )
+    else:
+        why = "unmodified Horovod does not work with the optimizers of Keras 3"
+        exchange.add_argument("--stock-horovod", action=Refused, why=why)
     exchange.add_argument(
         "--ranks-per-node",
         type=int,
@@ -82,7 +104,9 @@ def parser(
     )
     training.add_argument("--amp", action="store_true", help="bfloat16 autocast with a loss scale")
     training.add_argument("--seed", type=int, default=0)
-    training.add_argument("--threads", type=int, default=1, help="torch's threads in each rank")
+    training.add_argument(
+        "--threads", type=int, default=1, help=f"{LIBRARIES[framework]}'s threads in each rank"
+    )
     training.add_argument("--limit", type=int, metavar="N", help="use only N training samples")
     if models:
         training.add_argument("--model", choices=models, default=models[0])

@@ -7,22 +7,23 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-
-import torch
+from importlib import import_module
+from typing import Any
 
 from hvd_gradflow.errors import ConfigError
 
 from . import exchange as exchanges
-from .data import Data
-from .loop import MEASURES, train
 from .metrics import METRICS
 from .options import UsageError, parse
+from .samples import Data
+
+LOOPS = {"torch": "loop", "keras": "keras_loop"}
 
 
 def run(
     parser: argparse.ArgumentParser,
     load: Callable[[argparse.Namespace], Data],
-    build: Callable[[argparse.Namespace], torch.nn.Module],
+    build: Callable[[argparse.Namespace], Any],
     argv: Sequence[str] | None = None,
     metric: str = "accuracy",
 ) -> int:
@@ -31,10 +32,9 @@ def run(
     try:
         data = load(options)
         exchange = exchanges.start(options)
-        torch.manual_seed(options.seed)
         model = build(options)
         summary = measured(model, data, exchange, options, metric)
-    except (UsageError, ConfigError) as error:
+    except (UsageError, ConfigError, exchanges.WeightsDifferError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
     if exchange.rank == 0:
@@ -49,23 +49,24 @@ def run(
 
 
 def measured(
-    model: torch.nn.Module,
+    model: Any,
     data: Data,
     exchange: exchanges.Exchange,
     options: argparse.Namespace,
     metric: str,
 ) -> dict[str, object]:
     """Train, test, and return the summary; collective."""
+    loop = import_module(f"{__package__}.{LOOPS[options.framework]}")
     before, began = exchange.counters(), time.perf_counter()
-    steps = train(model, data, exchange, options)
+    steps = loop.train(model, data, exchange, options)
     seconds = time.perf_counter() - began
     wire, uncompressed = (a - b for a, b in zip(exchange.counters(), before, strict=True))
     return {
         "metric": metric,
-        metric: MEASURES[metric](model, data, exchange),
+        metric: loop.MEASURES[metric](model, data, exchange),
         "seconds": seconds,
         "steps": steps,
-        "gradient_bytes_per_step": 4 * sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "gradient_bytes_per_step": 4 * loop.trainable_elements(model),
         "wire_bytes_per_step": wire / steps,
         "wire_ratio": uncompressed / wire if wire else None,
         "weights_sha256": exchange.weights_sha256(model),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import sys
-import time
-import traceback
 
 import horovod.torch as stock
 import torch
+from common import check as check
+from common import raises as raises
+from common import run
 from torch import nn
 
 import hvd_gradflow.torch as ours
@@ -19,34 +20,15 @@ torch.set_num_threads(1)
 
 # Relative error (norm of the difference over the norm) that one exchange, two encodings, may have.
 ERROR = {"none": 1e-6, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2, "int4": 0.4, "log4": 0.4, "adaptive": 0.4}
-CHECKS = []
-
-
-def check(function):
-    """Register a check; it is run with the path (``dropin`` or ``stock``) as its argument."""
-    CHECKS.append(function)
-    return function
 
 
 def main(process_sets=None) -> None:
     """Run the checks of the path named first on the command line, or those named after it."""
     path, only = sys.argv[1], sys.argv[2:]
-    start = time.perf_counter()
-    (ours if path == "dropin" else stock).init(process_sets=process_sets)
-    for function in CHECKS:
-        if only and function.__name__ not in only:
-            continue
-        torch.manual_seed(1)
-        try:
-            function(path)
-        except BaseException:
-            print(f"FAILED {function.__name__} on rank {stock.rank()}", flush=True)
-            traceback.print_exc()
-            raise
-        stock.barrier()
-        if stock.rank() == 0:
-            print(f"OK {function.__name__} {time.perf_counter() - start:.1f} s", flush=True)
-    (ours if path == "dropin" else stock).barrier()
+    hvd = ours if path == "dropin" else stock
+    hvd.init(process_sets=process_sets)
+    run(stock.rank(), stock.barrier, only, path, before=lambda: torch.manual_seed(1))
+    hvd.barrier()
 
 
 def distributed(path: str, model: nn.Module, optimizer, compression="none", **options):
@@ -136,27 +118,6 @@ def loss_of(model: nn.Module, step: int, rank: int | None = None):
     images = torch.randn(8, 3, 8, 8, generator=generator)
     labels = torch.randint(10, (8,), generator=generator)
     return lambda: nn.functional.cross_entropy(model(images), labels)
-
-
-def raises(kind, *parts: str):
-    """Context manager: the block must raise `kind`, with all `parts` in its sentence."""
-    return _Raises(kind, parts)
-
-
-class _Raises:
-    def __init__(self, kind, parts) -> None:
-        self.kind, self.parts = kind, parts
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, value, trace) -> bool:
-        assert kind is not None, f"nothing was raised, expected {self.kind}"
-        if not issubclass(kind, self.kind):
-            return False
-        missing = [part for part in self.parts if part not in str(value)]
-        assert not missing, f"{missing} missing in: {value}"
-        return True
 
 
 def clone(model: nn.Module) -> nn.Module:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from itertools import combinations
+from typing import Any
 
-import torch
+import numpy as np
 
 from hvd_gradflow.errors import MismatchError
 
@@ -36,17 +37,17 @@ def checksum(name: str, sequence: int, elements: int, dtype: str) -> int:
     return _number(f"{name}\0{sequence}\0{elements}\0{dtype}", 1 << 31)
 
 
-def make(identity: int, rank: int) -> torch.Tensor:
+def make(identity: int, rank: int) -> np.ndarray:
     """Return the token of `rank` for the reduction that `identity` (a :func:`checksum`) stands for."""
-    return torch.tensor([identity, *_weights(rank)], dtype=torch.float64)
+    return np.array([identity, *_weights(rank)], np.float64)
 
 
-def factor(token: torch.Tensor, identity: int, size: int, what: str) -> float:
+def factor(token: Any, identity: int, size: int, what: str) -> float:
     """Return what the average over all ranks must be multiplied by to be what Horovod was asked for.
 
     Parameters
     ----------
-    token : Tensor
+    token : array_like of 3 float64
         As it came back from Horovod.
     identity : int
         This rank's own checksum.
@@ -60,7 +61,7 @@ def factor(token: torch.Tensor, identity: int, size: int, what: str) -> float:
     MismatchError
         If a rank was missing, or another tensor met this one.
     """
-    first, second, third = token.tolist()
+    first, second, third = (float(x) for x in token)
     everyone = range(size)
     w, v = (sum(_weights(r)[i] for r in everyone) for i in (0, 1))
     if not _equal(second * v, third * w):
@@ -86,7 +87,7 @@ def _who_took_part(second: float, third: float, size: int) -> str:
             if rest and _equal(second * sum(v for _, v in rest), third * sum(w for w, _ in rest)):
                 return (
                     f"ranks {list(missing)} took no part in Horovod's reduction (hvd.join() was called?);"
-                    " join works with `import hvd_gradflow.torch as hvd`, not with a bound compressor"
+                    " join works with hvd_gradflow as hvd, not with a bound compressor"
                 )
     return (
         f"what Horovod returned for it is no sum over the {size} ranks: with a bound compressor op must be"

@@ -1,0 +1,1 @@
+"""What the front ends have in common: compressions by name, Horovod's state, tokens, sparse messages."""

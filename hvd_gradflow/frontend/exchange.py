@@ -1,0 +1,131 @@
+"""The dense gradients of one list of variables, in host memory, for the reducer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_gradflow.device.float_env import default_float_env
+from hvd_gradflow.frontend.session import Session
+from hvd_gradflow.reduce import TensorSpec
+
+
+class HostExchange:
+    """One stream of the reducer, opened at the first gradient.
+
+    May be used from any thread, from one at a time. Every method computes as the main thread does, whatever
+    the float environment of its caller.
+
+    Parameters
+    ----------
+    session : Session
+        Horovod.
+    choice : Choice
+        How gradients travel.
+    specs : sequence of TensorSpec
+        In the order of the forward pass, alike on all ranks of `process_set`.
+    process_set : ProcessSet
+        Who takes part; this rank among others.
+    average : bool
+        Whether the result is the average or the sum.
+    predivide : float
+        Horovod's ``gradient_predivide_factor``.
+    importance : {"energy", "coordinate"}
+        How the optimizer weighs errors.
+    kind : str
+        Names the stream, with a number.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        choice: Any,
+        specs: Sequence[TensorSpec],
+        process_set: Any,
+        average: bool,
+        predivide: float,
+        importance: str,
+        kind: str,
+    ) -> None:
+        self.session = session
+        self.choice = choice
+        self.specs = tuple(specs)
+        self.process_set = process_set
+        self.sent_by_horovod: Counter[str] = Counter()
+        self._average, self._predivide = average, predivide
+        self._importance, self._kind = importance, kind
+        self._generation = -1
+        self._reducer: Any = None
+        self._stream: Any = None
+        self._handles: dict[str, Any] = {}
+        self._moments: dict[str, Any] = {}
+        self._loaded: dict[str, np.ndarray] = {}
+
+    @property
+    def reducer(self) -> Any:
+        """The reducer of the process set; collective at the first use."""
+        self._connect()
+        return self._reducer
+
+    @property
+    def stream(self) -> Any:
+        """The stream; every rank of the process set must open its streams in the same order."""
+        self._connect()
+        return self._stream
+
+    def _connect(self) -> None:
+        if self._generation == self.session.generation:
+            return
+        self.session.require(repr(self.choice))
+        self._handles.clear()
+        self._reducer = self.session.reducer_of(self.process_set)
+        self._stream = self._reducer.stream(
+            self.specs,
+            codec=self.choice.policy(),
+            scope=self.session.next_scope(self._reducer, self._kind),
+            op="average" if self._average else "sum",
+            prescale=1.0 / self._predivide,
+            postscale=self._predivide,
+            importance=self._importance,
+            second_moment=lambda name: self._moments.pop(name, None),
+        )
+        self._generation = self.session.generation
+        if self._loaded:
+            self._stream.load_residual_state(self._loaded)
+            self._loaded = {}
+
+    def submit(self, name: str, gradient: Any, second_moment: Any = None) -> None:
+        """Hand over one gradient (any array in host memory); it is copied."""
+        with default_float_env():
+            if second_moment is not None:
+                self._moments[name] = second_moment
+            self._handles[name] = self.stream.submit(name, gradient)
+
+    def wait(self, name: str, out: np.ndarray) -> np.ndarray:
+        """Wait for one reduced gradient and write it to `out` (contiguous, of its size and dtype)."""
+        with default_float_env():
+            self._handles.pop(name).wait(out=out)
+        return out
+
+    def residual_state(self) -> dict[str, np.ndarray]:
+        """Return the error-feedback residuals by name (float32, summed over the ranks); collective."""
+        return {name: np.array(value, np.float32) for name, value in self.stream.residual_state().items()}
+
+    def load_residual_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what :meth:`residual_state` gave, on all ranks; their number may be another.
+
+        Before the first gradient it is kept until then.
+        """
+        self._loaded = {n: np.asarray(v, np.float32) for n, v in state.items()}
+        if self._generation == self.session.generation:
+            self._stream.load_residual_state(self._loaded)
+            self._loaded = {}
+
+    def close(self) -> None:
+        """Let the reducer forget the stream."""
+        if self._generation == self.session.generation and not self._reducer.closed:
+            self._stream.close()
+        self._generation = -1

@@ -1,0 +1,74 @@
+"""Loss scaling (``mixed_float16``) over several ranks.
+
+Keras' LossScaleOptimizer looks whether the gradients of its own rank are finite, and calls the optimizer in
+it only if they are; then one rank would wait for another that skips the step. So it asks all ranks.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.keras.bridge import bridge
+
+
+def around(inner: Any, plain: Any) -> Any:
+    """Return a loss-scale optimizer around a distributed optimizer, with settings and state of `plain`."""
+    config = plain.get_config()
+    made = type(plain)(
+        inner, **{k: config[k] for k in ("initial_scale", "dynamic_growth_steps", "name") if k in config}
+    )
+    _ask_all(made, inner)
+    if plain.built:
+        made.build(plain._trainable_variables)
+        made.built = True
+        for new, old in zip(made.variables, plain.variables, strict=True):
+            new.assign(old)
+    return made
+
+
+def agree(inner: Any, frame: FrameType | None) -> None:
+    """Where a loss-scale optimizer around `inner` is among the callers, make it ask all ranks."""
+    outer = _outer(inner, frame)
+    if outer is not None:
+        _ask_all(outer, inner)
+
+
+def require_agreement(inner: Any, frame: FrameType | None) -> None:
+    """Refuse a loss-scale optimizer around `inner` that decides by itself."""
+    if not inner.gradflow.agreed and _outer(inner, frame) is not None:
+        raise UnsupportedError(
+            "a LossScaleOptimizer around hvd.DistributedOptimizer(...) decides for its rank alone whether to"
+            " skip a step: write hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(...))"
+        )
+
+
+def _ask_all(outer: Any, inner: Any) -> None:
+    if inner.gradflow.agreed:
+        return
+    inner.gradflow.agreed = True
+    finite_here, process_set = outer.check_finite, inner.gradflow.settings.process_set
+    side = bridge()
+    names: list[str] = []
+
+    def check_finite(grads: Any) -> Any:
+        return side.all_finite(finite_here(grads), process_set, names)
+
+    object.__setattr__(outer, "check_finite", check_finite)
+    object.__setattr__(outer, "gradflow", inner.gradflow)
+    for method in ("residual_state", "load_residual_state", "register_local_var"):
+        object.__setattr__(outer, method, getattr(inner, method))
+
+
+def _outer(inner: Any, frame: FrameType | None) -> Any:
+    """Return the loss-scale optimizer around `inner` among the callers, if there is one."""
+    while frame is not None:
+        caller = frame.f_locals.get("self") if frame.f_code.co_name in _CALLERS else None
+        if caller is not inner and getattr(caller, "inner_optimizer", None) is inner:
+            return caller
+        frame = frame.f_back
+    return None
+
+
+_CALLERS = ("build", "apply", "_stateful_handle_finite_grads", "_common_apply", "_tf_apply")

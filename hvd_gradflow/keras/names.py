@@ -1,0 +1,27 @@
+"""The names of ``hvd_gradflow.keras`` and ``hvd_gradflow.tensorflow.keras``, and where they are."""
+
+from __future__ import annotations
+
+NAMES = {
+    "Compression": "hvd_gradflow.tensorflow.choice",
+    "DistributedOptimizer": "hvd_gradflow.keras.optimizer",
+    "PartialDistributedOptimizer": "hvd_gradflow.keras.optimizer",
+    "allgather": "hvd_gradflow.keras.values",
+    "allreduce": "hvd_gradflow.keras.values",
+    "broadcast": "hvd_gradflow.keras.values",
+    "broadcast_global_variables": "hvd_gradflow.keras.values",
+    "broadcast_variables": "hvd_gradflow.keras.values",
+    "callbacks": "hvd_gradflow.keras.callbacks",
+    "elastic": "hvd_gradflow.keras.elastic",
+    "init": "hvd_gradflow.keras.values",
+    "load_model": "hvd_gradflow.keras.saving",
+    "shutdown": "hvd_gradflow.keras.values",
+    "wire_counters": "hvd_gradflow.keras.values",
+}
+
+
+def horovod() -> str:
+    """Return Horovod's module for the framework that Keras runs on."""
+    from hvd_gradflow.keras.bridge import bridge
+
+    return bridge().session.module

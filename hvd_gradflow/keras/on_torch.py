@@ -1,0 +1,162 @@
+"""Keras on torch; see :mod:`hvd_gradflow.keras.bridge`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+import torch
+
+from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.frontend.kinds import kind_of
+from hvd_gradflow.frontend.streams import Streams
+from hvd_gradflow.reduce import TensorSpec
+from hvd_gradflow.torch import ops
+from hvd_gradflow.torch.choice import Choice, as_choice
+from hvd_gradflow.torch.session import session
+from hvd_gradflow.torch.tensors import DTYPES, on_host
+
+__all__ = ["all_finite", "broadcast", "carrier", "hvd", "make_exchange", "maximum", "mean", "ops", "plain",
+           "scaled", "session", "stock_reduce", "tensor"]  # fmt: skip
+
+
+def carrier(compression: Any, op: int) -> tuple[Choice | None, Any]:
+    """Return a choice of ours, or None and the compressor with which Horovod carries gradients."""
+    choice = as_choice(compression)
+    if choice is None:
+        return None, compression
+    why = session.obstacle()
+    if why is None:
+        return choice, None
+    theirs = choice.of_horovod()
+    if theirs is None:
+        raise UnsupportedError(f"{choice!r}: {why}")
+    return None, theirs
+
+
+class TensorExchange(Streams):
+    """How the gradients of one optimizer are reduced; see :class:`Streams`."""
+
+    def reduce(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        moments: Callable[[Any], Any],
+    ) -> list[Any]:
+        """Return the reduced gradients; None stays None."""
+        session.require(repr(self.choice))
+        if self.alone:
+            return list(gradients)
+        present = [i for i, g in enumerate(gradients) if g is not None]
+        found = [gradients[i] for i in present]
+        names = [variables[i].path for i in present]
+        for name, gradient in zip(names, found, strict=True):
+            if gradient.layout != torch.strided:
+                raise UnsupportedError(
+                    f"the gradient of {name!r} has layout {gradient.layout}: only dense ones are carried"
+                )
+        host = self.host(
+            tuple((id(variables[i]), g.dtype) for i, g in zip(present, found, strict=True)),
+            lambda: [
+                TensorSpec(name, tuple(g.shape), _dtype(name, g), kind_of(g.shape))
+                for name, g in zip(names, found, strict=True)
+            ],
+        )
+        for index, name, gradient in reversed(list(zip(present, names, found, strict=True))):
+            moment = moments(variables[index]) if self.may_normalize else None
+            second = None if moment is None else on_host(moment.value, torch.float32)
+            host.submit(name, on_host(gradient), second)
+        self.ran(host)
+        results = list(gradients)
+        for index, name, gradient in zip(present, names, found, strict=True):
+            result = torch.empty(gradient.shape, dtype=gradient.dtype)
+            host.wait(name, result)
+            results[index] = result.to(gradient.device)
+        return results
+
+
+def _dtype(name: str, gradient: torch.Tensor) -> str:
+    if gradient.dtype not in DTYPES:
+        raise UnsupportedError(
+            f"the gradient of {name!r} has dtype {gradient.dtype}, but gradients of"
+            f" {', '.join(DTYPES.values())} are carried"
+        )
+    return DTYPES[gradient.dtype]
+
+
+def make_exchange(
+    choice: Any, process_set: Any, average: bool, predivide: float, sparse_as_dense: bool, importance: str
+) -> TensorExchange:
+    """Return the exchange of one optimizer; Keras' gradients on torch are dense by themselves."""
+    return TensorExchange(session, choice, process_set, average, predivide, importance, "optimizer")
+
+
+def stock_reduce(
+    compression: Any, op: int, predivide: float, sparse_as_dense: bool, process_set: Any
+) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """Return a function that reduces gradients by Horovod's own operations."""
+    prescale, postscale = (1.0 / predivide, predivide) if op == hvd.Average else (1.0, 1.0)
+
+    def reduce(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        if not process_set.included() or process_set.size() == 1:
+            return list(gradients)
+        return [
+            None
+            if g is None
+            else hvd.allreduce(
+                g, name=f"gradient.{i}", compression=compression, op=op, prescale_factor=prescale,
+                postscale_factor=postscale, process_set=process_set,
+            )
+            for i, g in enumerate(gradients)
+        ]  # fmt: skip
+
+    return reduce
+
+
+def maximum(tensor: torch.Tensor, process_set: Any) -> torch.Tensor:
+    """Return the largest value over the ranks, element by element."""
+    if not process_set.included() or process_set.size() == 1:
+        return tensor
+    return hvd.allreduce(tensor.float(), op=hvd.Max, process_set=process_set).to(tensor.dtype)
+
+
+def all_finite(flag: Any, process_set: Any, names: list[str]) -> Any:
+    """Return whether `flag`, a boolean scalar, is true on every rank."""
+    if not process_set.included() or process_set.size() == 1:
+        return flag
+    reducer = session.reducer_of(process_set)
+    if not names:
+        names.append(session.next_scope(reducer, "finite"))
+    bad = np.array([not bool(flag)], np.float32)
+    return torch.tensor(bool(reducer.allreduce(bad, names[0], op="sum", codec="none")[0] == 0))
+
+
+def scaled(gradient: torch.Tensor | None, process_set: Any) -> torch.Tensor | None:
+    """Return the gradient of a local variable, divided by the number of ranks."""
+    return None if gradient is None else gradient / process_set.size()
+
+
+def broadcast(variables: Sequence[Any], root_rank: int) -> None:
+    """Broadcast Keras variables from one rank to all."""
+    with torch.no_grad():
+        values = [(str(i), plain(v)) for i, v in enumerate(variables)]
+        hvd.broadcast_parameters(values, root_rank)
+
+
+def mean(values: Sequence[float]) -> list[float]:
+    """Return the averages over the ranks."""
+    if not values:
+        return []
+    return hvd.allreduce(torch.tensor(values, dtype=torch.float64), op=hvd.Average).tolist()
+
+
+def tensor(value: Any) -> torch.Tensor:
+    """Return a value as a tensor."""
+    return torch.as_tensor(plain(value))
+
+
+def plain(variable: Any) -> Any:
+    """Return what torch knows of a variable: its parameter."""
+    return getattr(variable, "value", variable)

@@ -1,0 +1,138 @@
+"""What a distributed Keras optimizer keeps: how its gradients are reduced, and which stay on their rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_gradflow.errors import ConfigError, UnsupportedError
+from hvd_gradflow.keras.bridge import bridge
+
+# Where optimizers keep the running second moment of each gradient.
+_SECOND_MOMENTS = ("_velocities", "_accumulators", "_accumulated_grads")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the gradients of an optimizer are reduced; as :func:`DistributedOptimizer`'s arguments."""
+
+    compression: Any
+    op: int
+    predivide: float
+    sparse_as_dense: bool
+    process_set: Any
+    scale_local_gradients: bool
+    importance: str
+    sums_passes: bool  # gradients of several backward passes are summed, where Keras averages them
+
+    @staticmethod
+    def of(
+        compression: Any,
+        op: int | None,
+        predivide: float,
+        sparse_as_dense: bool,
+        process_set: Any,
+        scale_local_gradients: bool,
+        importance: str,
+        sums_passes: bool,
+    ) -> Settings:
+        """Fill in Horovod's defaults, and refuse what cannot be done."""
+        hvd = bridge().hvd
+        op = hvd.Average if op is None else op
+        if op not in (hvd.Average, hvd.Sum):
+            raise UnsupportedError("a Keras optimizer takes op=hvd.Average or op=hvd.Sum")
+        if predivide != 1.0 and op != hvd.Average:
+            raise ConfigError("gradient_predivide_factor is for op=hvd.Average only")
+        return Settings(
+            compression,
+            op,
+            predivide,
+            sparse_as_dense,
+            hvd.global_process_set if process_set is None else process_set,
+            scale_local_gradients,
+            importance,
+            sums_passes,
+        )
+
+
+class Reduction:
+    """Reduces the gradients of one optimizer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.variables: list[Any] = []  # whose gradients are being applied
+        self.done = False  # whether the gradients of this step were reduced
+        self.agreed = False  # whether a loss-scale optimizer around this one asks all ranks
+        self.exchange: Any = None
+        self._local: set[int] = set()
+        self._bridge = bridge()
+        choice, theirs = self._bridge.carrier(settings.compression, settings.op)
+        if choice is None:
+            self._stock = self._bridge.stock_reduce(
+                theirs, settings.op, settings.predivide, settings.sparse_as_dense, settings.process_set
+            )
+        else:
+            average = settings.op == self._bridge.hvd.Average
+            self.exchange = self._bridge.make_exchange(
+                choice, settings.process_set, average, settings.predivide, settings.sparse_as_dense,
+                settings.importance,
+            )  # fmt: skip
+
+    # What wire_counters() looks at.
+
+    @property
+    def reducer(self) -> Any:
+        """The reducer, after the first step; None with Horovod's own compressors."""
+        return None if self.exchange is None else self.exchange.reducer
+
+    @property
+    def sent_by_horovod(self) -> Counter[str]:
+        """What went by Horovod's own wire."""
+        return Counter() if self.exchange is None else self.exchange.sent_by_horovod
+
+    def register_local(self, variable: Any) -> None:
+        """Leave the gradient of a variable on its rank."""
+        self._local.add(id(self._bridge.plain(variable)))
+
+    def reduce(self, optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
+        """Return the reduced gradients of :attr:`variables`."""
+        self.done = True
+        variables, results = self.variables, list(gradients)
+        shared = [i for i, v in enumerate(variables) if id(self._bridge.plain(v)) not in self._local]
+        mine, theirs = [gradients[i] for i in shared], [variables[i] for i in shared]
+        if not shared:
+            reduced = []
+        elif self.exchange is None:
+            reduced = self._stock(mine, theirs)
+        else:
+            reduced = self.exchange.reduce(mine, theirs, lambda v: second_moment_of(optimizer, v))
+        for index, gradient in zip(shared, reduced, strict=True):
+            results[index] = gradient
+        if self.settings.scale_local_gradients:
+            for index in set(range(len(results))) - set(shared):
+                results[index] = self._bridge.scaled(results[index], self.settings.process_set)
+        return results
+
+    def overwritten(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the gradients, those that will overwrite their variables as the largest of all ranks."""
+        return [
+            self._bridge.maximum(g, self.settings.process_set)
+            if g is not None and optimizer._overwrite_variable_with_gradient(v)
+            else g
+            for g, v in zip(gradients, variables, strict=True)
+        ]
+
+
+def second_moment_of(optimizer: Any, variable: Any) -> Any:
+    """Return the variable that holds the running second moment of a gradient, or None."""
+    if not hasattr(optimizer, "_get_variable_index"):
+        return None  # Keras 2
+    for attribute in _SECOND_MOMENTS:
+        held = getattr(optimizer, attribute, None)
+        if isinstance(held, (list, tuple)) and held:
+            moment = held[optimizer._get_variable_index(variable)]
+            if moment is not None and tuple(moment.shape) == tuple(variable.shape):
+                return moment
+    return None

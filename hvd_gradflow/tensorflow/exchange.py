@@ -1,0 +1,164 @@
+"""Gradients of TensorFlow to the reducer and back, eagerly and in graphs, dense and sparse."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvd_gradflow import config
+from hvd_gradflow.frontend.exchange import HostExchange
+from hvd_gradflow.frontend.streams import Streams
+from hvd_gradflow.tensorflow import sparse
+from hvd_gradflow.tensorflow.choice import Choice
+from hvd_gradflow.tensorflow.graph import host_op, refuse_xla
+from hvd_gradflow.tensorflow.session import session
+from hvd_gradflow.tensorflow.variables import names_of, plain, specs_of
+
+Moments = Callable[[Any], Any]
+
+
+class GradientExchange(Streams):
+    """How the gradients of one tape or optimizer are reduced; see :class:`Streams`.
+
+    Parameters
+    ----------
+    choice, process_set, average, predivide, importance, kind
+        As of :class:`Streams`.
+    sparse_as_dense : bool
+        Whether sparse gradients are reduced as dense ones.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        process_set: Any,
+        average: bool,
+        predivide: float = 1.0,
+        sparse_as_dense: bool = False,
+        importance: str = "energy",
+        kind: str = "tape",
+    ) -> None:
+        super().__init__(session, choice, process_set, average, predivide, importance, kind)
+        self.sparse_as_dense = sparse_as_dense
+        self._sparse = sparse.SparseExchange(choice, process_set, average, self.sent_by_horovod)
+
+    @tf.autograph.experimental.do_not_convert
+    def reduce(
+        self, gradients: Sequence[Any], variables: Sequence[Any], moments: Moments | None = None
+    ) -> list[Any]:
+        """Return the reduced gradients; None stays None, and ``tf.IndexedSlices`` stay so.
+
+        Parameters
+        ----------
+        gradients : sequence of tf.Tensor, tf.IndexedSlices or None
+        variables : sequence of tf.Variable or keras.Variable
+        moments : callable, optional
+            Variable to the optimizer's running second moment of its gradient (a variable), or None.
+        """
+        session.require(repr(self.choice))
+        refuse_xla(f"{self.choice!r}")
+        if self.alone:
+            return list(gradients)
+        results = list(gradients)
+        dense, slices = [], []
+        for index, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense:
+                slices.append(index)
+            elif gradient is not None:
+                dense.append(index)
+        if dense:
+            found = self._reduce_dense(
+                [tf.convert_to_tensor(gradients[i]) for i in dense], [variables[i] for i in dense], moments
+            )
+            for index, result in zip(dense, found, strict=True):
+                results[index] = result
+        names = names_of([variables[i] for i in slices])
+        for index, name in zip(slices, names, strict=True):
+            results[index] = self._sparse.reduce(gradients[index], plain(variables[index]).shape, name)
+        return results
+
+    def _reduce_dense(
+        self, gradients: list[tf.Tensor], variables: list[Any], moments: Moments | None
+    ) -> list[tf.Tensor]:
+        names = names_of(variables)
+        key = tuple((id(plain(v)), g.dtype) for v, g in zip(variables, gradients, strict=True))
+        host = self.host(key, lambda: specs_of(gradients, variables, names))
+        known: dict[str, Any] = {}
+        if moments is not None and self.may_normalize:
+            found = ((name, moments(v)) for name, v in zip(names, variables, strict=True))
+            known = {name: tf.convert_to_tensor(plain(m)) for name, m in found if m is not None}
+        started = [
+            self._start(host, [names[i] for i in part], [gradients[i] for i in part], known)
+            for part in _parts(gradients)
+        ]
+        dtypes = [g.dtype for g in gradients]
+        shapes = [spec.shape for spec in host.specs]
+
+        def finish(*_: Any) -> list[np.ndarray]:
+            self.ran(host)
+            return [
+                host.wait(name, np.empty(shape, dtype.as_numpy_dtype))
+                for name, shape, dtype in zip(names, shapes, dtypes, strict=True)
+            ]
+
+        return host_op(finish, started, dtypes, "gradflow_wait", shapes)
+
+    @staticmethod
+    def _start(
+        host: HostExchange, names: list[str], gradients: list[tf.Tensor], moments: dict[str, Any]
+    ) -> tf.Tensor:
+        """Submit some gradients; returns what :meth:`_reduce_dense` waits for. Never blocks."""
+        with_moment = [name for name in names if name in moments]
+
+        def start(*arrays: np.ndarray) -> np.ndarray:
+            second = dict(zip(with_moment, arrays[len(names) :], strict=True))
+            for name, array in zip(names, arrays, strict=False):
+                host.submit(name, array, second.get(name))
+            return np.zeros((), np.int32)
+
+        inputs = [*gradients, *(moments[name] for name in with_moment)]
+        return host_op(start, inputs, [tf.int32], "gradflow_start", [()])[0]
+
+
+def _parts(gradients: Sequence[tf.Tensor]) -> list[list[int]]:
+    """Return indices of gradients to be submitted together: the last ones first, a bucket's worth in each."""
+    limit = config.load().bucket_mib * 2**20
+    parts: list[list[int]] = [[]]
+    size = 0
+    for index in reversed(range(len(gradients))):
+        if size >= limit:
+            parts.append([])
+            size = 0
+        parts[-1].append(index)
+        size += gradients[index].shape.num_elements() * gradients[index].dtype.size
+    return parts
+
+
+_exchanges: dict[tuple, GradientExchange] = {}
+
+
+def exchange_of(
+    variables: Sequence[Any], choice: Choice, process_set: Any, **options: Any
+) -> GradientExchange:
+    """Return the exchange for a list of variables: the same one, step after step, as long as they live.
+
+    A tape is made anew for each step; what it has to remember (residuals, versions) is kept here.
+    """
+    known = tuple(id(plain(v)) for v in variables)
+    wanted = (choice, id(process_set), tuple(sorted(options.items())), known)
+    found = _exchanges.get(wanted)
+    if found is None:
+        found = _exchanges[wanted] = GradientExchange(choice, process_set, **options)
+        for variable in variables:
+            weakref.finalize(plain(variable), _drop, wanted).atexit = False
+    return found
+
+
+def _drop(wanted: tuple) -> None:
+    exchange = _exchanges.pop(wanted, None)
+    if exchange is not None:
+        exchange.close()

@@ -1,0 +1,17 @@
+"""As ``horovod.tensorflow.keras.callbacks``; see :mod:`hvd_gradflow.keras.callbacks`."""
+
+from hvd_gradflow.keras.callbacks import (
+    BestModelCheckpoint,
+    BroadcastGlobalVariablesCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

@@ -1,0 +1,181 @@
+"""``DistributedGradientTape``: a tape whose gradients are reduced over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from horovod.tensorflow import Average, ProcessSet, global_process_set
+from horovod.tensorflow import DistributedGradientTape as StockTape
+
+from hvd_gradflow.errors import ConfigError
+from hvd_gradflow.frontend.layers import layers
+from hvd_gradflow.tensorflow.carrier import carrier
+from hvd_gradflow.tensorflow.choice import Compression
+from hvd_gradflow.tensorflow.exchange import GradientExchange, exchange_of
+from hvd_gradflow.tensorflow.local import scaled
+from hvd_gradflow.tensorflow.variables import key, plain
+
+
+class _Reduced:
+    """What :func:`DistributedGradientTape` puts before the class of the tape that it wraps."""
+
+    def _adopt(self, tape: tf.GradientTape, settings: dict[str, Any]) -> None:
+        self.__dict__ = tape.__dict__  # one recording, whichever of the two is entered
+        self._gradflow_settings = settings
+        self._gradflow_local: set[Any] = set()
+        self._gradflow_loaded: Any = None
+        self.gradflow: GradientExchange | None = None
+
+    def register_local_source(self, source: Any) -> None:
+        """Name a variable whose gradient stays on its rank, only divided by the number of ranks."""
+        self._gradflow_local.add(key(source))
+
+    @tf.autograph.experimental.do_not_convert
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+        use_generic_names: bool = False,
+    ) -> Any:
+        """Return the gradients, reduced over the ranks; arguments as of ``tf.GradientTape.gradient``."""
+        inner = tf.nest.map_structure(plain, sources)
+        structured = super().gradient(  # type: ignore[misc]
+            target, inner, output_gradients, unconnected_gradients
+        )
+        variables = tf.nest.flatten(sources)
+        gradients = tf.nest.flatten(structured)
+        settings = self._gradflow_settings
+        shared = [i for i, v in enumerate(variables) if key(v) not in self._gradflow_local]
+        mine = [variables[i] for i in shared]
+        self.gradflow = exchange_of(mine, settings["choice"], settings["process_set"],
+                                    **settings["options"])  # fmt: skip
+        if self._gradflow_loaded is not None:
+            self.gradflow.load_residual_state(self._gradflow_loaded)
+            self._gradflow_loaded = None
+        reduced = self.gradflow.reduce([gradients[i] for i in shared], [variables[i] for i in shared])
+        for index, gradient in zip(shared, reduced, strict=True):
+            gradients[index] = gradient
+        if settings["scale_local_gradients"]:
+            for index in set(range(len(variables))) - set(shared):
+                gradients[index] = scaled(gradients[index], settings["process_set"])
+        return tf.nest.pack_sequence_as(sources, gradients)
+
+    def get_local_and_global_gradients(
+        self,
+        target: Any,
+        sources: Sequence[Any],
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Return pairs of source and gradient: of the local sources, and of the others."""
+        gradients = self.gradient(target, sources, output_gradients)
+        pairs = list(zip(sources, gradients, strict=True))
+        local = [p for p in pairs if key(p[0]) in self._gradflow_local]
+        return local, [p for p in pairs if key(p[0]) not in self._gradflow_local]
+
+    def residual_state(self) -> dict[str, Any]:
+        """Return the error-feedback residuals by name, after a step; collective."""
+        return {} if self.gradflow is None else self.gradflow.residual_state()
+
+    def load_residual_state(self, state: Any) -> None:
+        """Put back what :meth:`residual_state` gave, on all ranks, with the next :meth:`gradient`."""
+        self._gradflow_loaded = dict(state)
+
+
+@tf.autograph.experimental.do_not_convert
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """Wrap a tape so that :meth:`gradient` returns gradients that are reduced over the ranks.
+
+    As ``horovod.tensorflow.DistributedGradientTape``, with the same arguments; sources may be Keras 3
+    variables. Gradients travel in buckets of the reducer's, so `groups` and `num_groups` have no effect, and
+    by the host, so neither have `device_dense` and `device_sparse`.
+
+    Parameters
+    ----------
+    gradtape : tf.GradientTape
+    compression : Choice, or one of Horovod's own compressors
+        ``hvd.Compression.log4``, ... With a compressor of Horovod's the gradients take Horovod's own way.
+    device_dense, device_sparse, sparse_as_dense, op, gradient_predivide_factor
+        As in Horovod.
+    num_groups, groups, process_set
+        As in Horovod.
+    scale_local_gradients : bool
+        Whether gradients of local sources are divided by the number of ranks.
+
+    Raises
+    ------
+    UnsupportedError
+        For a compression that this job cannot carry, or inside a function that XLA compiles.
+    """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ConfigError("gradient_predivide_factor is for op=hvd.Average only")
+    choice, theirs = carrier(compression, op)
+    if choice is None:
+        return StockTape(gradtape, device_dense, device_sparse, theirs, sparse_as_dense, op,
+                         gradient_predivide_factor, num_groups, groups, process_set,
+                         scale_local_gradients)  # fmt: skip
+    tape: Any = object.__new__(type(type(gradtape).__name__, (_Reduced, type(gradtape)), {}))
+    settings = {
+        "choice": choice,
+        "process_set": process_set,
+        "scale_local_gradients": scale_local_gradients,
+        "options": {
+            "average": op == Average,
+            "predivide": gradient_predivide_factor,
+            "sparse_as_dense": sparse_as_dense,
+        },
+    }
+    tape._adopt(gradtape, settings)
+    return tape
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """Wrap a tape as :func:`DistributedGradientTape`, but leave the gradients of some layers on their rank.
+
+    Parameters
+    ----------
+    local_layers : keras.layers.Layer, or a collection of them, optional
+        Layers that each rank trains for itself; they must be built.
+    gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor
+        As of :func:`DistributedGradientTape`.
+    num_groups, groups, process_set, scale_local_gradients
+        As of :func:`DistributedGradientTape`.
+    """
+    tape = DistributedGradientTape(
+        gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor,
+        num_groups, groups, process_set, scale_local_gradients,
+    )  # fmt: skip
+    for layer in layers(local_layers):
+        for variable in layer.trainable_weights:
+            # Horovod's own tape knows only what TensorFlow knows of a variable.
+            tape.register_local_source(plain(variable))
+    return tape

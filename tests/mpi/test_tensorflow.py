@@ -1,0 +1,84 @@
+"""The TensorFlow and Keras front ends on real ranks: programs with many checks, since a launch is dear."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("horovod.tensorflow")
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.mpi
+APART = {"GRADFLOW_RANKS_PER_NODE": "1"}
+PAIRS = {"GRADFLOW_RANKS_PER_NODE": "2"}  # three ranks: nodes of two and of one
+
+
+def checks_of(program: str) -> set[str]:
+    return set(re.findall(r"^@check\ndef (\w+)", (HERE / program).read_text(), re.MULTILINE))
+
+
+def all_ok(run, names) -> None:
+    run.check()
+    assert set(re.findall(r"\bOK (\w+) [0-9.]+ s", run.stdout)) == set(names), run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("path", ["dropin", "stock"])
+def test_tape(mpirun, path):
+    all_ok(mpirun(2, [HERE / "tf_tape.py", path], timeout=300, env=APART), checks_of("tf_tape.py"))
+
+
+def test_tape_with_one_thread_for_operations(mpirun):
+    """No operation of ours may hold the only thread while another rank waits for one behind it."""
+    names = ["two_tapes_in_one_function", "sparse_gradients", "one_large_among_small"]
+    run = mpirun(2, [HERE / "tf_tape.py", "dropin", *names], timeout=240, env={**APART, "ONE_THREAD": "1"})
+    all_ok(run, names)
+
+
+def test_tape_on_unequal_nodes(mpirun):
+    names = ["every_codec", "sparse_gradients", "not_finite_anywhere", "sum_and_predivide"]
+    all_ok(mpirun(3, [HERE / "tf_tape.py", "dropin", *names], timeout=240, env=PAIRS), names)
+
+
+def test_keras(mpirun):
+    run = mpirun(2, [HERE / "keras_training.py"], timeout=400, env=APART)
+    all_ok(run, checks_of("keras_training.py"))
+
+
+def test_keras_on_tensorflow(horovodrun):
+    run = horovodrun(2, [HERE / "keras_on_tensorflow.py"], timeout=400, env=APART)
+    all_ok(run, checks_of("keras_on_tensorflow.py"))
+
+
+def test_keras_on_torch(mpirun):
+    names = ["weights_equal_after_every_step", "as_on_one_device", "accumulated_gradients", "local_variables",
+             "a_step_that_is_skipped_together", "saved_and_loaded", "normalized_by_the_optimizers_moments",
+             "values"]  # fmt: skip
+    env = {**APART, "KERAS_BACKEND": "torch"}
+    all_ok(mpirun(2, [HERE / "keras_training.py", *names], timeout=300, env=env), names)
+
+
+@pytest.mark.parametrize(
+    ("mode", "how", "settings", "sentence"),
+    [
+        ("other_variables", "eager", {}, r"extra"),
+        ("other_size", "graph", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
+        ("never", "graph", {"GRADFLOW_SUBMIT_TIMEOUT": "4"}, r"ranks \[1\] have not submitted"),
+        ("stopped", "graph", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
+        ("crash", "graph", {}, r"rank 1 ended with RuntimeError: out of data"),
+        ("not_initialised", "graph", {}, r"Horovod is not initialised: call hvd.init\(\) first"),
+    ],
+)
+def test_ends_in_an_error(mpirun, mode, how, settings, sentence):
+    run = mpirun(2, [HERE / "tf_faults.py", mode, how], timeout=120, env={**APART, **settings})
+    assert run.returncode != 0 and not run.timed_out, run.stdout + run.stderr
+    assert re.search(sentence, run.stderr), run.stderr
+
+
+@pytest.mark.parametrize(("program", "backend"), [("keras_callbacks.py", "tensorflow"),
+                         ("keras_elastic.py", "tensorflow"), ("keras_layers.py", "tensorflow"),
+                         ("keras_callbacks.py", "torch")])  # fmt: skip
+def test_callbacks_states_and_layers(mpirun, program, backend):
+    run = mpirun(2, [HERE / program], timeout=300, env={**APART, "KERAS_BACKEND": backend})
+    all_ok(run, checks_of(program))
