@@ -7,6 +7,7 @@ import pytest
 
 from hvd_gradflow import codec as codecs
 from hvd_gradflow.device import _kernels, backend, view
+from hvd_gradflow.device.float_env import default_float_env
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="MXCSR is x86's")
 
@@ -74,3 +75,17 @@ def test_the_helper_really_flushes():
     flushed = with_mxcsr(FLUSH, lambda: x * np.float32(0.5))
     assert plain.any()
     assert not flushed.any()
+
+
+def test_numpy_in_a_thread_that_flushes():
+    """What default_float_env is for: NumPy itself, around the kernels; the caller's mode is given back."""
+    values = tiny()
+    wanted = values * np.float32(0.5)
+    assert np.count_nonzero(wanted) > 500
+
+    def inside():
+        with default_float_env():
+            return values * np.float32(0.5)
+
+    assert np.array_equal(with_mxcsr(FLUSH, inside), wanted)
+    assert not np.count_nonzero(with_mxcsr(FLUSH, lambda: values * np.float32(0.5)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 
 import horovod.tensorflow as stock
 import keras
@@ -26,6 +27,29 @@ import hvd_gradflow.keras as hvd
 import hvd_gradflow.tensorflow as hvd_tf
 from hvd_gradflow.errors import ConfigError
 from hvd_gradflow.tensorflow import Compression
+
+
+@check
+def arguments_are_horovods():
+    """In Horovod's order, so that a script which gives them by place means the same."""
+    import horovod.keras
+    import horovod.tensorflow.keras as stock_keras
+
+    tape = ["DistributedGradientTape", "PartialDistributedGradientTape"]
+    ops = ["allreduce", "grouped_allreduce", "broadcast_variables"]
+    values = ["allreduce", "allgather", "broadcast", "load_model"]
+    for theirs, ours, which in (
+        (stock, hvd_tf, ["DistributedOptimizer", *tape, *ops]),
+        (stock_keras, hvd, ["DistributedOptimizer", *values]),
+        (horovod.keras, hvd, ["PartialDistributedOptimizer"]),
+    ):
+        for name in which:
+            arguments = [
+                [p.name for p in inspect.signature(getattr(module, name)).parameters.values()
+                 if p.kind is p.POSITIONAL_OR_KEYWORD]
+                for module in (theirs, ours)
+            ]  # fmt: skip
+            assert arguments[0] == arguments[1], (name, arguments)
 
 
 @check

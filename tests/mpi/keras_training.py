@@ -48,8 +48,7 @@ def weights_equal_after_every_step():
 def as_on_one_device():
     """Uncompressed, n ranks do what one device does with their batches together; 4 bits come close."""
     for make in (
-        lambda: SGD(0.1, momentum=0.9, clipnorm=0.5),
-        lambda: SGD(0.1, global_clipnorm=0.3, weight_decay=0.01),
+        lambda: SGD(0.1, momentum=0.9, global_clipnorm=0.3, weight_decay=0.01),
         lambda: SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
         lambda: keras.optimizers.AdamW(0.01),
     ):
