@@ -97,7 +97,7 @@ class Choice:
     def compress(self, tensor: Any) -> Any:
         """Refuse: without names nothing can be compressed for unmodified Horovod."""
         raise UnsupportedError(
-            f"{self!r} is not bound to a {self.bound_to}, and {self.horovod} hands it a gradient without a"
+            f"{self!r} is not bound to {self.bound_to}, and {self.horovod} hands it a gradient without a"
             f" name: write compression={self!r}.bind({self.bound_to}), or use `import {self.ours} as hvd`"
         )
 
@@ -153,6 +153,11 @@ def as_choice(compression: Any, cls: type[C]) -> C | None:
         return compression
     if isinstance(compression, Choice):  # of another framework
         return cls(compression.name, compression.options, compression._made)
+    bound = getattr(compression, "choice", None)
+    if isinstance(bound, Choice):
+        raise ConfigError(
+            f"{compression!r} is bound, as unmodified Horovod needs it: pass compression=hvd.{bound!r}"
+        )
     if hasattr(compression, "compress") and hasattr(compression, "decompress"):
         return None
     if isinstance(compression, policy.Policy) or hasattr(compression, "get_config"):

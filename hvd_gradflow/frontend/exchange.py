@@ -65,6 +65,11 @@ class HostExchange:
         self._loaded: dict[str, np.ndarray] = {}
 
     @property
+    def is_open(self) -> bool:
+        """Whether a gradient came, since Horovod was started."""
+        return self._generation == self.session.generation
+
+    @property
     def reducer(self) -> Any:
         """The reducer of the process set; collective at the first use."""
         self._connect()
@@ -77,7 +82,7 @@ class HostExchange:
         return self._stream
 
     def _connect(self) -> None:
-        if self._generation == self.session.generation:
+        if self.is_open:
             return
         self.session.require(repr(self.choice))
         self._handles.clear()
@@ -120,12 +125,12 @@ class HostExchange:
         Before the first gradient it is kept until then.
         """
         self._loaded = {n: np.asarray(v, np.float32) for n, v in state.items()}
-        if self._generation == self.session.generation:
+        if self.is_open:
             self._stream.load_residual_state(self._loaded)
             self._loaded = {}
 
     def close(self) -> None:
         """Let the reducer forget the stream."""
-        if self._generation == self.session.generation and not self._reducer.closed:
+        if self.is_open and not self._reducer.closed:
             self._stream.close()
         self._generation = -1

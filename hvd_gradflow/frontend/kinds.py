@@ -1,8 +1,8 @@
-"""What a parameter usually is, by its shape."""
+"""What a parameter usually is, by its shape; and names that are told apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def kind_of(shape: Sequence[int]) -> str:
@@ -12,3 +12,17 @@ def kind_of(shape: Sequence[int]) -> str:
     if len(shape) == 2:
         return "dense"
     return "conv" if len(shape) <= 5 else "other"
+
+
+def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """Return names, each of its own: the n-th of equal ones has ``#n`` after it."""
+    seen = set(taken)
+    result = []
+    for name in names:
+        unique, n = name, 1
+        while unique in seen:
+            n += 1
+            unique = f"{name}#{n}"
+        seen.add(unique)
+        result.append(unique)
+    return result

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hvd_gradflow.errors import GradflowError, UnsupportedError
 from hvd_gradflow.frontend.modules import horovods
 from hvd_gradflow.frontend.watchdog import guarded
 from hvd_gradflow.reduce import Reducer, default_reducer
+
+_scopes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # streams made so far, by reducer
 
 
 class Session:
@@ -24,7 +28,6 @@ class Session:
     def __init__(self, module: str) -> None:
         self.module = module
         self._reducers: dict[tuple[int, ...] | None, Reducer] = {}
-        self._scopes: Counter[int] = Counter()
         self._joins: Counter[int] = Counter()
         self._extra: Counter[str] = Counter()  # what the front end itself put on Horovod's wire
         self._world_ranks: list[int] | None = None  # MPI's rank of each Horovod rank, where init() was told
@@ -61,7 +64,6 @@ class Session:
         for reducer in self._reducers.values():
             reducer.close()
         self._reducers.clear()
-        self._scopes.clear()
         self._joins.clear()
         self._world_ranks = None
         self.generation += 1
@@ -101,7 +103,7 @@ class Session:
         ranks = None if process_set.process_set_id in (0, None) else tuple(process_set.ranks)
         world = self._ranks_in_world(ranks)
         reducer = self._reducers.get(world)
-        if reducer is None:
+        if reducer is None or reducer.closed:
             reducer = self._reducers[world] = default_reducer(world)
         return reducer
 
@@ -124,8 +126,8 @@ class Session:
 
     def next_scope(self, reducer: Reducer, kind: str) -> str:
         """Return the scope of the next set of gradients on `reducer`: its number in order of creation."""
-        self._scopes[id(reducer)] += 1
-        return f"{kind}{self._scopes[id(reducer)]}"
+        _scopes[reducer] = _scopes.get(reducer, 0) + 1
+        return f"{kind}{_scopes[reducer]}"
 
     def join(self, device: int = -1) -> int:
         """Tell the others that this rank has no more data; they go on, its gradients count as zero.
@@ -139,13 +141,19 @@ class Session:
         """
         world = self._reducers.get(self._ranks_in_world(None)) if self._reducers else None
         if world is None:
-            return self.horovod().join(device)
+            return self._join(device)
         handle = world.join_async()
         with guarded(world):
-            last = self.horovod().join(device)
+            last = self._join(device)
         handle.wait()
         self._joins[id(world)] += 1
         return last
+
+    def _join(self, device: int) -> int:
+        join = self.horovod().join
+        return int(
+            join(device) if inspect.signature(join).parameters else join()
+        )  # TensorFlow's has no device
 
     def joins(self, reducer: Reducer) -> int:
         """Return how often all ranks of `reducer` have joined: what they agreed upon before may not hold."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 # Names that we give are used again after that many, so that what is kept for a name stays bounded.
 _UNNAMED = 1 << 16
-_count: Counter[int] = Counter()
+_count: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def unnamed(reducer: Any) -> str:
     """Return the name of the next tensor that was given none: its number, the same on all ranks."""
-    name = f"allreduce.noname.{_count[id(reducer)] % _UNNAMED}"
-    _count[id(reducer)] += 1
-    return name
+    number = _count.get(reducer, 0)
+    _count[reducer] = number + 1
+    return f"allreduce.noname.{number % _UNNAMED}"
 
 
 def without_feedback(codec: Any) -> Any:

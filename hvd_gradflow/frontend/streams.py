@@ -1,21 +1,26 @@
-"""The streams of one tape or optimizer: one for each list of variables with dense gradients."""
+"""The streams of one tape or optimizer, in which its variables' dense gradients are reduced."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hvd_gradflow.errors import GradflowError
 from hvd_gradflow.frontend.exchange import HostExchange
+from hvd_gradflow.frontend.kinds import distinct
 from hvd_gradflow.frontend.session import Session
 from hvd_gradflow.reduce import TensorSpec
 
 
 class Streams:
-    """Opens a stream when the first step with its gradients runs; ranks whose lists differ are told so.
+    """Opens a stream when the first step with its gradients runs; ranks whose lists differ learn it.
+
+    A variable that has its first gradient in a later step comes into another stream, with others like it. So
+    each is in one stream for good, which keeps its residual, whatever is missing in a step.
 
     Parameters
     ----------
@@ -49,8 +54,9 @@ class Streams:
         self.average, self._predivide = average, predivide
         self._importance, self._kind = importance, kind
         self.sent_by_horovod: Counter[str] = Counter()
-        self._hosts: dict[Hashable, HostExchange] = {}
-        self._last: HostExchange | None = None  # the one that ran last
+        self._hosts: list[HostExchange] = []
+        self._host_of: dict[int, tuple[HostExchange, str]] = {}  # by id of a variable, and its name there
+        self._kept: list[Any] = []  # or an id could come to stand for another variable
         self._loaded: dict[str, Any] = {}  # residuals that wait for their stream
 
     @property
@@ -61,53 +67,77 @@ class Streams:
     @property
     def reducer(self) -> Any:
         """The reducer of the process set, or None before the first step."""
-        return None if self._last is None else self._last.reducer
+        return self._hosts[0].reducer if self._hosts and self._hosts[0].is_open else None
 
     @property
     def may_normalize(self) -> bool:
         """Whether second moments are of use."""
         return self.choice.may_normalize(self._importance)
 
-    def host(self, key: Hashable, specs: Callable[[], Sequence[TensorSpec]]) -> HostExchange:
-        """Return the exchange for the gradients that `key` stands for; `specs` describes new ones."""
-        found = self._hosts.get(key)
-        if found is None:
-            found = self._hosts[key] = HostExchange(
-                self.session,
-                self.choice,
-                specs(),
-                self.process_set,
-                self.average,
-                self._predivide,
-                self._importance,
-                self._kind,
-            )
-            names = [spec.name for spec in found.specs]
-            mine = {n: self._loaded.pop(n) for n in names if n in self._loaded}
-            if self._loaded and not mine:
-                raise GradflowError(
-                    f"the residuals that were loaded are of {', '.join(sorted(self._loaded)[:3])}, ..., and"
-                    f" the gradients of {', '.join(names[:3])}, ...: no name is in both"
-                )
-            found.load_residual_state(mine)
-        return found
+    def places(
+        self, variables: Sequence[Any], names: Sequence[str], specs: Sequence[TensorSpec]
+    ) -> list[tuple[HostExchange, str]]:
+        """Return the exchange of each variable, and its name there; variables that are new get one.
 
-    def ran(self, host: HostExchange) -> None:
-        """Note which stream a step has used."""
-        self._last = host
+        Parameters
+        ----------
+        variables : sequence
+            What the framework knows of them.
+        names : sequence of str
+            Theirs.
+        specs : sequence of TensorSpec
+            Of their gradients; the name is set here.
+        """
+        new = [i for i, v in enumerate(variables) if id(v) not in self._host_of]
+        if new:
+            taken = {name for _, name in self._host_of.values()}
+            unique = distinct([names[i] for i in new], taken)
+            found = [replace(specs[i], name=name) for i, name in zip(new, unique, strict=True)]
+            host = self._open(found)
+            for index, name in zip(new, unique, strict=True):
+                self._host_of[id(variables[index])] = host, name
+                self._keep(variables[index])
+        return [self._host_of[id(v)] for v in variables]
+
+    def _keep(self, variable: Any) -> None:
+        self._kept.append(variable)
+
+    def _open(self, specs: list[TensorSpec]) -> HostExchange:
+        host = HostExchange(
+            self.session,
+            self.choice,
+            specs,
+            self.process_set,
+            self.average,
+            self._predivide,
+            self._importance,
+            self._kind,
+        )
+        mine = {s.name: self._loaded.pop(s.name) for s in specs if s.name in self._loaded}
+        if self._loaded and not mine and not self._hosts:
+            raise GradflowError(
+                f"the residuals that were loaded are of {', '.join(sorted(self._loaded)[:3])}, ..., and"
+                f" the gradients of {', '.join(s.name for s in specs[:3])}, ...: no name is in both"
+            )
+        host.load_residual_state(mine)
+        self._hosts.append(host)
+        return host
 
     def residual_state(self) -> dict[str, np.ndarray]:
         """Return the error-feedback residuals by name (float32, summed over the ranks); collective."""
-        return dict(self._loaded) if self._last is None else self._last.residual_state()
+        state = dict(self._loaded)
+        for host in self._hosts:
+            state.update(host.residual_state())
+        return state
 
     def load_residual_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what :meth:`residual_state` gave, on all ranks; before the first step it waits."""
-        if self._last is None:
-            self._loaded = dict(state)
-        else:
-            self._last.load_residual_state(state)
+        """Put back what :meth:`residual_state` gave, on all ranks; what has no stream yet waits for it."""
+        self._loaded = dict(state)
+        for host in self._hosts:
+            mine = {s.name: self._loaded.pop(s.name) for s in host.specs if s.name in self._loaded}
+            host.load_residual_state(mine)
 
     def close(self) -> None:
         """Let the reducer forget the streams."""
-        for host in self._hosts.values():
+        for host in self._hosts:
             host.close()

@@ -11,12 +11,16 @@ carrier(compression, op)
 make_exchange(choice, process_set, average, predivide, sparse_as_dense, importance)
     An object with ``reduce(gradients, variables, moments)``, ``residual_state()``,
     ``load_residual_state(state)``, ``reducer`` and ``sent_by_horovod``.
-stock_reduce(compression, op, predivide, sparse_as_dense, process_set)
+stock_reduce(compression, op, predivide, sparse_as_dense, process_set, name)
     ``reduce(gradients, variables)`` by Horovod's own operations, for compressors of Horovod's own.
-maximum(tensor, process_set)
+maximum(tensor, process_set, name)
     Largest value over the ranks, element by element, uncompressed.
 all_finite(flag, process_set, names)
     Whether a boolean scalar is true on every rank; `names` keeps the exchange's name.
+all_finite_by_horovod(flag, process_set, name)
+    The same where our reducer cannot run.
+tracing()
+    Whether a graph is being traced.
 scaled(gradient, process_set)
     The gradient of a local variable, divided by the number of ranks.
 broadcast(variables, root_rank)

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from hvd_gradflow import events
 from hvd_gradflow.errors import ConfigError, MismatchError
 from hvd_gradflow.keras.bridge import bridge
 from hvd_gradflow.keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
@@ -42,6 +43,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.root_rank = root_rank
         self.device = device
         self.broadcast_done = False
+        self._looked = False  # whether the optimizers are distributed
         self._local: dict[int, Any] = {}
         if local_variables is not None:
             for variable in [local_variables] if _is_variable(local_variables) else local_variables:
@@ -79,7 +81,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             "variables of the optimizer": state if last or optimizer is None or optimizer.built else None,
         }
         mine = [None if g is None else [(tuple(v.shape), str(v.dtype)) for v in g] for g in groups.values()]
-        ranks = bridge().hvd.allgather_object(mine, name="gradflow.broadcast")
+        found = bridge().hvd.allgather_object((_is_distributed(optimizer), mine), name="gradflow.broadcast")
+        if last or not self._looked:
+            self._looked = True
+            _require_distributed([distributed for distributed, _ in found])
+        ranks = [layouts for _, layouts in found]
         done = True
         for (what, group), layouts in zip(groups.items(), zip(*ranks)):
             if layouts[0] is not None and all(layout == layouts[0] for layout in layouts):
@@ -100,6 +106,27 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             return bool(owners) and names[max(owners, key=len)]
 
         return [v for v in _variables(optimizer) if not (self._local and is_local(v))]
+
+
+def _is_distributed(optimizer: Any) -> bool | None:
+    if optimizer is None:
+        return None
+    return hasattr(optimizer, "gradflow") or hasattr(getattr(optimizer, "inner_optimizer", None), "gradflow")
+
+
+def _require_distributed(ranks: list[bool | None]) -> None:
+    """Raise MismatchError if only some ranks' optimizers are distributed; warn if none is."""
+    with_one = [rank for rank, distributed in enumerate(ranks) if distributed]
+    if with_one and len(with_one) < len(ranks):
+        raise MismatchError(
+            f"only ranks {with_one} of {len(ranks)} have an optimizer of hvd.DistributedOptimizer(...): the"
+            " others would train by themselves; wrap it on every rank"
+        )
+    if not with_one and len(ranks) > 1 and any(d is False for d in ranks) and bridge().hvd.rank() == 0:
+        events.warn(
+            "the model's optimizer is not distributed, so the ranks' weights will differ, unless the training"
+            " step reduces its gradients itself: compile with hvd.DistributedOptimizer(optimizer)"
+        )
 
 
 class MetricAverageCallback(keras.callbacks.Callback):

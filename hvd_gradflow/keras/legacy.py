@@ -24,6 +24,10 @@ def wrapped(optimizer: Any, name: str | None, settings: Settings, passes: int) -
         raise UnsupportedError(
             "backward_passes_per_step with tf-keras: use Keras 3, which accumulates gradients"
         )
+    if getattr(optimizer, "_built", False) or (hasattr(optimizer, "weights") and optimizer.weights):
+        raise UnsupportedError(
+            "an optimizer of tf-keras that has taken steps: wrap it before, its state is not taken over"
+        )
     if _scales_loss(optimizer):
         raise UnsupportedError(f"{_LOSS_SCALE}, and Keras 3 for mixed_float16")
     cls: Any = type(

@@ -13,50 +13,41 @@ from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.keras.bridge import bridge
 
 
-def around(inner: Any, plain: Any) -> Any:
-    """Return a loss-scale optimizer around a distributed optimizer, with settings and state of `plain`."""
-    config = plain.get_config()
-    made = type(plain)(
-        inner, **{k: config[k] for k in ("initial_scale", "dynamic_growth_steps", "name") if k in config}
-    )
-    _ask_all(made, inner)
-    if plain.built:
-        made.build(plain._trainable_variables)
-        made.built = True
-        for new, old in zip(made.variables, plain.variables, strict=True):
-            new.assign(old)
-    return made
-
-
 def agree(inner: Any, frame: FrameType | None) -> None:
     """Where a loss-scale optimizer around `inner` is among the callers, make it ask all ranks."""
     outer = _outer(inner, frame)
     if outer is not None:
-        _ask_all(outer, inner)
+        ask_all(outer, inner)
 
 
 def require_agreement(inner: Any, frame: FrameType | None) -> None:
     """Refuse a loss-scale optimizer around `inner` that decides by itself."""
-    if not inner.gradflow.agreed and _outer(inner, frame) is not None:
+    outer = _outer(inner, frame)
+    if outer is not None and not hasattr(outer, "gradflow"):
         raise UnsupportedError(
             "a LossScaleOptimizer around hvd.DistributedOptimizer(...) decides for its rank alone whether to"
             " skip a step: write hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(...))"
         )
 
 
-def _ask_all(outer: Any, inner: Any) -> None:
-    if inner.gradflow.agreed:
+def ask_all(outer: Any, inner: Any) -> None:
+    """Make a loss-scale optimizer ask all ranks whether gradients are finite."""
+    if hasattr(outer, "gradflow"):
         return
-    inner.gradflow.agreed = True
-    finite_here, process_set = outer.check_finite, inner.gradflow.settings.process_set
+    finite_here, reduction = outer.check_finite, inner.gradflow
     side = bridge()
     names: list[str] = []
 
     def check_finite(grads: Any) -> Any:
-        return side.all_finite(finite_here(grads), process_set, names)
+        finite = finite_here(grads)
+        if reduction.exchange is None:
+            return side.all_finite_by_horovod(
+                finite, reduction.settings.process_set, f"{reduction.name}.finite"
+            )
+        return side.all_finite(finite, reduction.settings.process_set, names)
 
     object.__setattr__(outer, "check_finite", check_finite)
-    object.__setattr__(outer, "gradflow", inner.gradflow)
+    object.__setattr__(outer, "gradflow", reduction)
     for method in ("residual_state", "load_residual_state", "register_local_var"):
         object.__setattr__(outer, method, getattr(inner, method))
 

@@ -15,13 +15,15 @@ NAMES = {
     "elastic": "hvd_gradflow.keras.elastic",
     "init": "hvd_gradflow.keras.values",
     "load_model": "hvd_gradflow.keras.saving",
+    "join": "hvd_gradflow.keras.values",
+    "reducescatter": "hvd_gradflow.keras.values",
     "shutdown": "hvd_gradflow.keras.values",
     "wire_counters": "hvd_gradflow.keras.values",
 }
 
 
-def horovod() -> str:
-    """Return Horovod's module for the framework that Keras runs on."""
+def rest() -> str:
+    """Return the package with all other names: ours for the framework that Keras runs on."""
     from hvd_gradflow.keras.bridge import bridge
 
-    return bridge().session.module
+    return bridge().session.module.replace("horovod", "hvd_gradflow", 1)

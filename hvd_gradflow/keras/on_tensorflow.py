@@ -17,10 +17,26 @@ from hvd_gradflow.tensorflow.exchange import GradientExchange
 from hvd_gradflow.tensorflow.graph import host_op, refuse_xla
 from hvd_gradflow.tensorflow.local import scaled
 from hvd_gradflow.tensorflow.session import session
+from hvd_gradflow.tensorflow.sparse import gathered
 from hvd_gradflow.tensorflow.variables import plain
 
-__all__ = ["all_finite", "broadcast", "carrier", "hvd", "make_exchange", "maximum", "mean", "ops", "plain",
-           "scaled", "session", "stock_reduce", "tensor"]  # fmt: skip
+__all__ = [
+    "all_finite",
+    "all_finite_by_horovod",
+    "broadcast",
+    "carrier",
+    "hvd",
+    "make_exchange",
+    "maximum",
+    "mean",
+    "ops",
+    "plain",
+    "scaled",
+    "session",
+    "stock_reduce",
+    "tensor",
+    "tracing",
+]
 
 
 def make_exchange(
@@ -31,7 +47,7 @@ def make_exchange(
 
 
 def stock_reduce(
-    compression: Any, op: int, predivide: float, sparse_as_dense: bool, process_set: Any
+    compression: Any, op: int, predivide: float, sparse_as_dense: bool, process_set: Any, name: str
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """Return a function that reduces gradients by Horovod's own operations."""
     prescale, postscale = (1.0 / predivide, predivide) if op == hvd.Average else (1.0, 1.0)
@@ -41,7 +57,7 @@ def stock_reduce(
             return None
         if isinstance(gradient, tf.IndexedSlices):
             if not sparse_as_dense:
-                return hvd.allreduce(gradient, op=op, process_set=process_set)
+                return gathered(gradient, process_set, op == hvd.Average, name)
             gradient = tf.convert_to_tensor(gradient)
         return hvd.allreduce(
             gradient, op=op, compression=compression, prescale_factor=prescale, postscale_factor=postscale,
@@ -51,18 +67,18 @@ def stock_reduce(
     def reduce(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         if not process_set.included() or process_set.size() == 1:
             return list(gradients)
-        return [one(g, f"gradient.{i}") for i, g in enumerate(gradients)]
+        return [one(g, f"{name}.gradient.{i}") for i, g in enumerate(gradients)]
 
     return reduce
 
 
-def maximum(tensor: Any, process_set: Any) -> Any:
+def maximum(tensor: Any, process_set: Any, name: str) -> Any:
     """Return the largest value over the ranks, element by element."""
     if not process_set.included() or process_set.size() == 1:
         return tensor
     tensor = tf.convert_to_tensor(plain(tensor))
     wide = tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor
-    return tf.cast(hvd.allreduce(wide, op=hvd.Max, process_set=process_set), tensor.dtype)
+    return tf.cast(hvd.allreduce(wide, op=hvd.Max, name=name, process_set=process_set), tensor.dtype)
 
 
 def all_finite(flag: Any, process_set: Any, names: list[str]) -> Any:
@@ -80,6 +96,20 @@ def all_finite(flag: Any, process_set: Any, names: list[str]) -> Any:
             return np.asarray(reducer.allreduce(bad, names[0], op="sum", codec="none")[0] == 0)
 
     return host_op(agree, [flag], [tf.bool], "gradflow_finite", [()])[0]
+
+
+def all_finite_by_horovod(flag: Any, process_set: Any, name: str) -> Any:
+    """As :func:`all_finite`, where our reducer cannot run."""
+    if not process_set.included() or process_set.size() == 1:
+        return flag
+    bad = tf.cast(tf.logical_not(flag), tf.float32)
+    total = hvd.allreduce(bad, op=hvd.Sum, name=name, process_set=process_set, ignore_name_scope=True)
+    return tf.equal(total, 0.0)
+
+
+def tracing() -> bool:
+    """Return whether a graph is being traced."""
+    return not tf.executing_eagerly()
 
 
 def broadcast(variables: Sequence[Any], root_rank: int) -> None:

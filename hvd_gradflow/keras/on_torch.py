@@ -18,8 +18,23 @@ from hvd_gradflow.torch.choice import Choice, as_choice
 from hvd_gradflow.torch.session import session
 from hvd_gradflow.torch.tensors import DTYPES, on_host
 
-__all__ = ["all_finite", "broadcast", "carrier", "hvd", "make_exchange", "maximum", "mean", "ops", "plain",
-           "scaled", "session", "stock_reduce", "tensor"]  # fmt: skip
+__all__ = [
+    "all_finite",
+    "all_finite_by_horovod",
+    "broadcast",
+    "carrier",
+    "hvd",
+    "make_exchange",
+    "maximum",
+    "mean",
+    "ops",
+    "plain",
+    "scaled",
+    "session",
+    "stock_reduce",
+    "tensor",
+    "tracing",
+]
 
 
 def carrier(compression: Any, op: int) -> tuple[Choice | None, Any]:
@@ -50,40 +65,32 @@ class TensorExchange(Streams):
         if self.alone:
             return list(gradients)
         present = [i for i, g in enumerate(gradients) if g is not None]
-        found = [gradients[i] for i in present]
-        names = [variables[i].path for i in present]
-        for name, gradient in zip(names, found, strict=True):
-            if gradient.layout != torch.strided:
-                raise UnsupportedError(
-                    f"the gradient of {name!r} has layout {gradient.layout}: only dense ones are carried"
-                )
-        host = self.host(
-            tuple((id(variables[i]), g.dtype) for i, g in zip(present, found, strict=True)),
-            lambda: [
-                TensorSpec(name, tuple(g.shape), _dtype(name, g), kind_of(g.shape))
-                for name, g in zip(names, found, strict=True)
-            ],
-        )
-        for index, name, gradient in reversed(list(zip(present, names, found, strict=True))):
+        specs = [_spec(variables[i].path, gradients[i]) for i in present]
+        places = self.places([plain(variables[i]) for i in present], [s.name for s in specs], specs)
+        for index, (host, name) in reversed(list(zip(present, places, strict=True))):
             moment = moments(variables[index]) if self.may_normalize else None
             second = None if moment is None else on_host(moment.value, torch.float32)
-            host.submit(name, on_host(gradient), second)
-        self.ran(host)
+            host.submit(name, on_host(gradients[index]), second)
         results = list(gradients)
-        for index, name, gradient in zip(present, names, found, strict=True):
+        for index, (host, name) in zip(present, places, strict=True):
+            gradient = gradients[index]
             result = torch.empty(gradient.shape, dtype=gradient.dtype)
             host.wait(name, result)
             results[index] = result.to(gradient.device)
         return results
 
 
-def _dtype(name: str, gradient: torch.Tensor) -> str:
+def _spec(name: str, gradient: torch.Tensor) -> TensorSpec:
+    if gradient.layout != torch.strided:
+        raise UnsupportedError(
+            f"the gradient of {name!r} has layout {gradient.layout}: only dense ones are carried"
+        )
     if gradient.dtype not in DTYPES:
         raise UnsupportedError(
             f"the gradient of {name!r} has dtype {gradient.dtype}, but gradients of"
             f" {', '.join(DTYPES.values())} are carried"
         )
-    return DTYPES[gradient.dtype]
+    return TensorSpec(name, tuple(gradient.shape), DTYPES[gradient.dtype], kind_of(gradient.shape))
 
 
 def make_exchange(
@@ -94,7 +101,7 @@ def make_exchange(
 
 
 def stock_reduce(
-    compression: Any, op: int, predivide: float, sparse_as_dense: bool, process_set: Any
+    compression: Any, op: int, predivide: float, sparse_as_dense: bool, process_set: Any, name: str
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """Return a function that reduces gradients by Horovod's own operations."""
     prescale, postscale = (1.0 / predivide, predivide) if op == hvd.Average else (1.0, 1.0)
@@ -106,7 +113,7 @@ def stock_reduce(
             None
             if g is None
             else hvd.allreduce(
-                g, name=f"gradient.{i}", compression=compression, op=op, prescale_factor=prescale,
+                g, name=f"{name}.gradient.{i}", compression=compression, op=op, prescale_factor=prescale,
                 postscale_factor=postscale, process_set=process_set,
             )
             for i, g in enumerate(gradients)
@@ -115,11 +122,11 @@ def stock_reduce(
     return reduce
 
 
-def maximum(tensor: torch.Tensor, process_set: Any) -> torch.Tensor:
+def maximum(tensor: torch.Tensor, process_set: Any, name: str) -> torch.Tensor:
     """Return the largest value over the ranks, element by element."""
     if not process_set.included() or process_set.size() == 1:
         return tensor
-    return hvd.allreduce(tensor.float(), op=hvd.Max, process_set=process_set).to(tensor.dtype)
+    return hvd.allreduce(tensor.float(), op=hvd.Max, name=name, process_set=process_set).to(tensor.dtype)
 
 
 def all_finite(flag: Any, process_set: Any, names: list[str]) -> Any:
@@ -131,6 +138,19 @@ def all_finite(flag: Any, process_set: Any, names: list[str]) -> Any:
         names.append(session.next_scope(reducer, "finite"))
     bad = np.array([not bool(flag)], np.float32)
     return torch.tensor(bool(reducer.allreduce(bad, names[0], op="sum", codec="none")[0] == 0))
+
+
+def all_finite_by_horovod(flag: Any, process_set: Any, name: str) -> Any:
+    """As :func:`all_finite`, where our reducer cannot run."""
+    if not process_set.included() or process_set.size() == 1:
+        return flag
+    bad = torch.tensor(0.0 if bool(flag) else 1.0)
+    return hvd.allreduce(bad, op=hvd.Sum, name=name, process_set=process_set) == 0.0
+
+
+def tracing() -> bool:
+    """Return whether a graph is being traced: never."""
+    return False
 
 
 def scaled(gradient: torch.Tensor | None, process_set: Any) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ where they are reduced, so accumulation, clipping and weight decay mean what the
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 from hvd_gradflow.errors import ConfigError, UnsupportedError
@@ -33,9 +34,8 @@ class Distributed(_Optimizer):
     _gradflow_settings: Settings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # Not by Keras' own __setattr__, which would track it as a part of the optimizer's state.
-        object.__setattr__(self, "gradflow", Reduction(self._gradflow_settings))
+        super().__init__(*args, **kwargs)  # from_config() comes here
+        _reduce(self)
 
     def register_local_var(self, var: Any) -> None:
         """Leave the gradients of a variable on their rank, divided by the number of ranks."""
@@ -63,18 +63,24 @@ class Distributed(_Optimizer):
         loss_scale.require_agreement(self, sys._getframe(1))
         self.gradflow.done = False
         result = super().apply(grads, trainable_variables)
-        if not (self.gradflow.done or self.gradient_accumulation_steps):
-            variables = self._trainable_variables if trainable_variables is None else trainable_variables
-            if any(
-                g is not None and not self._overwrite_variable_with_gradient(v)
-                for g, v in zip(grads, variables, strict=False)
-            ):
-                raise UnsupportedError(
-                    f"the optimizer {type(self).__name__} has used gradients without clipping them as"
-                    " keras.optimizers.Optimizer does, so they were not reduced over the ranks: reduce them"
-                    " with hvd.DistributedGradientTape instead, and leave the optimizer as it is"
-                )
+        if self.gradflow.done or not self._takes_a_step():
+            return result
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        if any(
+            g is not None and not self._overwrite_variable_with_gradient(v)
+            for g, v in zip(grads, variables, strict=False)
+        ):
+            raise UnsupportedError(
+                f"the optimizer {type(self).__name__} has used gradients without clipping them as"
+                " keras.optimizers.Optimizer does, so they were not reduced over the ranks: reduce them"
+                " with hvd.DistributedGradientTape instead, and leave the optimizer as it is"
+            )
         return result
+
+    def _takes_a_step(self) -> bool:
+        """Whether gradients had to be reduced: while a graph is traced always, else not between steps."""
+        passes = self.gradient_accumulation_steps
+        return not passes or self.gradflow.tracing() or int(self._iterations) % passes == 0
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> Any:
         self.gradflow.variables = list(trainable_variables)
@@ -109,10 +115,10 @@ def DistributedOptimizer(
 ) -> Any:
     """Wrap a Keras optimizer so that its gradients are reduced over the ranks before it uses them.
 
-    As ``horovod.tensorflow.keras.DistributedOptimizer``, for Keras 3 on TensorFlow or torch. The result is an
-    optimizer of the same class, state and name, so what Keras saves can be loaded without this package. In
-    addition it has ``residual_state()`` and ``load_residual_state(state)``, the error-feedback residuals for
-    checkpoints.
+    As ``horovod.tensorflow.keras.DistributedOptimizer``, for Keras 3 on TensorFlow or torch. The optimizer
+    itself becomes a distributed one, with the state and the name it has, and is returned; what Keras saves
+    of it can be loaded without this package. In addition it has ``residual_state()`` and
+    ``load_residual_state(state)``, the error-feedback residuals for checkpoints.
 
     Parameters
     ----------
@@ -148,13 +154,15 @@ def DistributedOptimizer(
     if passes < 1:
         raise ConfigError(f"backward_passes_per_step={passes}: expected at least 1")
     if hasattr(optimizer, "gradflow"):
-        raise ConfigError("this optimizer is distributed already")
+        raise ConfigError(
+            "this optimizer is distributed already: wrap it once, and compile the model with that"
+        )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         from hvd_gradflow.keras import legacy
 
         if not legacy.takes(optimizer):
             raise ConfigError(
-                f"expected a Keras optimizer, got {optimizer!r} of {type(optimizer).__module__}"
+                f"expected a Keras optimizer, such as keras.optimizers.SGD(0.1), got {optimizer!r}"
             )
         wrap: Any = legacy.wrapped
     else:
@@ -176,29 +184,44 @@ def _wrapped(optimizer: Any, name: str | None, settings: Settings, passes: int) 
     import keras
 
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        inner = _wrapped(optimizer.inner_optimizer, name, settings, passes)
-        return loss_scale.around(inner, optimizer)
+        loss_scale.ask_all(optimizer, _wrapped(optimizer.inner_optimizer, name, settings, passes))
+        return optimizer
     missing = [hook for hook in _HOOKS if not hasattr(optimizer, hook)]
     if missing:
         raise UnsupportedError(
             f"the optimizers of Keras {keras.__version__} have no {', '.join(missing)}, by which gradients"
             " are reduced: use a version that the README names, or hvd.DistributedGradientTape"
         )
-    config = optimizer.get_config()
     if passes > 1:
-        if config.get("gradient_accumulation_steps"):
-            raise ConfigError(
-                "backward_passes_per_step and the optimizer's gradient_accumulation_steps mean the same:"
-                " give one"
-            )
-        config["gradient_accumulation_steps"] = passes
+        _accumulate(optimizer, passes)
     if name is not None:
-        config["name"] = name
-    cls: Any = distributed_class(type(optimizer), settings)
-    made = cls.from_config(config)
+        optimizer.name = name
+    # The object itself, since not all of its state and settings are in its configuration.
+    optimizer.__class__ = distributed_class(type(optimizer), settings)
+    _reduce(optimizer)
+    return optimizer
+
+
+def _reduce(optimizer: Any) -> None:
+    """Give a distributed optimizer its reduction; its streams end with it."""
+    reduction = Reduction(optimizer._gradflow_settings)
+    # Not by Keras' own __setattr__, which would track it as a part of the optimizer's state.
+    object.__setattr__(optimizer, "gradflow", reduction)
+    if reduction.exchange is not None:
+        weakref.finalize(optimizer, reduction.exchange.close).atexit = False
+
+
+def _accumulate(optimizer: Any, passes: int) -> None:
+    if optimizer.gradient_accumulation_steps:
+        raise ConfigError(
+            "backward_passes_per_step and the optimizer's gradient_accumulation_steps mean the same: give one"
+        )
+    optimizer.gradient_accumulation_steps = passes
     if optimizer.built:
-        _take_over(made, optimizer)
-    return made
+        optimizer._accumulated_gradients = [
+            optimizer.add_variable_from_reference(v, name="gradient_accumulator")
+            for v in optimizer._trainable_variables
+        ]
 
 
 def distributed_class(base: type, settings: Settings) -> type:
@@ -212,24 +235,18 @@ def distributed_class(base: type, settings: Settings) -> type:
     known = public is not None and issubclass(base, public)  # on torch each has a subclass of its own
     body = {
         "__module__": "keras.optimizers" if known else base.__module__,
+        "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
         "_gradflow_settings": settings,
     }
-    return type(base.__name__, (Distributed, base), body)
+    made = type(base.__name__, (Distributed, base), body)
+    registered = keras.saving.get_registered_name(base)
+    if registered != base.__name__:
+        # As register_keras_serializable() does, but for the name alone: it is to lead to the plain class.
+        from keras.src.saving import object_registration
 
-
-def _take_over(made: Any, optimizer: Any) -> None:
-    """Continue with the state of an optimizer that was built."""
-    made.build(optimizer._trainable_variables)
-    if len(made.variables) == len(optimizer.variables):
-        for new, old in zip(made.variables, optimizer.variables, strict=True):
-            new.assign(old)
-        return
-    # Gradient accumulators are new; all else goes by name.
-    old_by_path = {v.path: v for v in optimizer.variables}
-    for new in made.variables:
-        if new.path in old_by_path:
-            new.assign(old_by_path[new.path])
+        object_registration.GLOBAL_CUSTOM_NAMES[made] = registered
+    return made
 
 
 def PartialDistributedOptimizer(

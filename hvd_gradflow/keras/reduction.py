@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from hvd_gradflow.errors import ConfigError, UnsupportedError
@@ -12,6 +13,9 @@ from hvd_gradflow.keras.bridge import bridge
 
 # Where optimizers keep the running second moment of each gradient.
 _SECOND_MOMENTS = ("_velocities", "_accumulators", "_accumulated_grads")
+
+
+_numbers = count(1)
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,19 @@ class Reduction:
         self.settings = settings
         self.variables: list[Any] = []  # whose gradients are being applied
         self.done = False  # whether the gradients of this step were reduced
-        self.agreed = False  # whether a loss-scale optimizer around this one asks all ranks
         self.exchange: Any = None
-        self._local: set[int] = set()
+        self._number = next(_numbers)
+        self._local: dict[int, Any] = {}  # by id, which is good while the variable is kept
         self._bridge = bridge()
         choice, theirs = self._bridge.carrier(settings.compression, settings.op)
         if choice is None:
             self._stock = self._bridge.stock_reduce(
-                theirs, settings.op, settings.predivide, settings.sparse_as_dense, settings.process_set
+                theirs,
+                settings.op,
+                settings.predivide,
+                settings.sparse_as_dense,
+                settings.process_set,
+                self.name,
             )
         else:
             average = settings.op == self._bridge.hvd.Average
@@ -79,6 +88,15 @@ class Reduction:
                 choice, settings.process_set, average, settings.predivide, settings.sparse_as_dense,
                 settings.importance,
             )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The same on all ranks, and of this optimizer only: by the number of those made before."""
+        return f"gradflow.{self._number}"
+
+    def tracing(self) -> bool:
+        """Return whether a graph is being traced, rather than a step taken."""
+        return self._bridge.tracing()
 
     # What wire_counters() looks at.
 
@@ -94,7 +112,8 @@ class Reduction:
 
     def register_local(self, variable: Any) -> None:
         """Leave the gradient of a variable on its rank."""
-        self._local.add(id(self._bridge.plain(variable)))
+        plain = self._bridge.plain(variable)
+        self._local[id(plain)] = plain
 
     def reduce(self, optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
         """Return the reduced gradients of :attr:`variables`."""
@@ -118,10 +137,10 @@ class Reduction:
     def overwritten(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the gradients, those that will overwrite their variables as the largest of all ranks."""
         return [
-            self._bridge.maximum(g, self.settings.process_set)
+            self._bridge.maximum(g, self.settings.process_set, f"{self.name}.maximum.{i}")
             if g is not None and optimizer._overwrite_variable_with_gradient(v)
             else g
-            for g, v in zip(gradients, variables, strict=True)
+            for i, (g, v) in enumerate(zip(gradients, variables, strict=True))
         ]
 
 

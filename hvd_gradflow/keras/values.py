@@ -57,6 +57,17 @@ def allgather(value: Any, name: str | None = None) -> Any:
     return side.hvd.allgather(side.tensor(value), name=name)
 
 
+def reducescatter(value: Any, name: str | None = None, op: int | None = None) -> Any:
+    """Return this rank's part of the sum or average over the ranks, uncompressed."""
+    side = bridge()
+    return side.hvd.reducescatter(side.tensor(value), name=name, op=side.hvd.Average if op is None else op)
+
+
+def join() -> int:
+    """Tell the others that this rank has no more data; returns the last rank that did, when all have."""
+    return bridge().session.join()
+
+
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Return the value of one rank."""
     side = bridge()

@@ -1,8 +1,8 @@
 """The stock path: a compressor that unmodified ``horovod.tensorflow`` calls for each gradient.
 
 Horovod hands over a gradient without its name, one after another in the order of the tape's sources (or the
-optimizer's variables), leaving out those that are None; so the n-th call within one traced function is the
-n-th bound variable, as its shape and dtype confirm. ``compress`` submits it to the reducer and gives Horovod
+optimizer's variables), leaving out those that are None; so the n-th call for one tape is the n-th bound
+variable, as its shape and dtype confirm. ``compress`` submits it to the reducer and gives Horovod
 a token to reduce (see :mod:`hvd_gradflow.frontend.token`), ``decompress`` waits for the reducer. Without
 ``groups`` Horovod takes tensor by tensor, so each is a unit of its own; with ``groups=1`` all are under way
 together.
@@ -10,6 +10,7 @@ together.
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,10 +24,11 @@ from hvd_gradflow import config
 from hvd_gradflow.device.float_env import default_float_env
 from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
 from hvd_gradflow.frontend import token, watchdog
+from hvd_gradflow.frontend.kinds import distinct
 from hvd_gradflow.reduce import TensorSpec
 from hvd_gradflow.tensorflow.graph import host_op, refuse_xla
 from hvd_gradflow.tensorflow.session import session
-from hvd_gradflow.tensorflow.variables import DTYPES, names_of, plain, spec_of
+from hvd_gradflow.tensorflow.variables import DTYPES, name_of, plain, spec_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class _Submitted:
 
 @dataclass
 class _Trace:
-    """How far one traced function has come through the bound variables."""
+    """How far the gradients of one tape have come through the bound variables, while it is traced."""
 
     next: int = 0
     skipped: list[int] = field(default_factory=list)
@@ -83,17 +85,26 @@ class BoundCompression:
     ) -> None:
         if importance not in ("energy", "coordinate"):
             raise ConfigError(f"importance={importance!r}: expected 'energy' or 'coordinate'")
+        if hasattr(variables, "trainable_variables"):
+            variables = variables.trainable_variables  # a model
         found = [plain(v) for v in variables]
+        for variable in found:
+            if not isinstance(variable, tf.Variable):
+                raise ConfigError(
+                    f"{choice!r}.bind: expected variables, as model.trainable_variables, got {variable!r:.60}"
+                )
         if not found:
             raise ConfigError(f"{choice!r}.bind: no variables to bind; an iterator that was used up already?")
         self.choice = choice
         self.reducer: Any = None
         self.stream: Any = None
         self.sent_by_horovod: Counter[str] = Counter()
+        names = distinct(name_of(v) for v in found)
+        self._generation = -1
         self._min_elements = max(config.load().min_elements, 1)
-        self._specs = [spec_of(n, v.shape, v.dtype) for n, v in zip(names_of(found), found, strict=True)]
+        self._specs = [spec_of(n, v.shape, v.dtype) for n, v in zip(names, found, strict=True)]
         self._process_set, self._scope, self._importance = process_set, scope, importance
-        self._traces: weakref.WeakKeyDictionary[Any, _Trace] = weakref.WeakKeyDictionary()
+        self._traces: weakref.WeakKeyDictionary[Any, dict[str, _Trace]] = weakref.WeakKeyDictionary()
         self._sequence: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -168,7 +179,7 @@ class BoundCompression:
         self.stream.load_residual_state({n: np.asarray(v, np.float32) for n, v in state.items()})
 
     def _connect(self) -> None:
-        if self.stream is not None:
+        if self._generation == session.generation:
             return
         session.require(repr(self))
         hvd = session.horovod()
@@ -181,6 +192,7 @@ class BoundCompression:
         self.stream = self.reducer.stream(
             large, codec=self.choice.policy(), scope=scope, op="average", importance=self._importance
         )
+        self._generation = session.generation
 
     def _spec_of(self, tensor: tf.Tensor) -> TensorSpec:
         """Return which bound variable a gradient belongs to, by order, and by shape and dtype."""
@@ -192,9 +204,10 @@ class BoundCompression:
         graph = tensor.graph
         while getattr(graph, "outer_graph", None) is not None and hasattr(graph.outer_graph, "captures"):
             graph = graph.outer_graph
-        trace = self._traces.setdefault(graph, _Trace())
-        if trace.next >= len(self._specs):  # the function reduces the gradients of several tapes
-            trace.next, trace.skipped, trace.taken = 0, [], []
+        # Horovod opens a scope of this name for the gradients of each tape.
+        scope = re.match(r"(.*/)?[^/]*_Allreduce(_\d+)?(?=/|$)", graph.get_name_scope())
+        traces = self._traces.setdefault(graph, {})
+        trace = traces.setdefault(scope.group() if scope else "", _Trace())
         dtype = DTYPES.get(tensor.dtype)
         for index in range(trace.next, len(self._specs)):
             spec = self._specs[index]
@@ -206,8 +219,8 @@ class BoundCompression:
             trace.skipped.append(index)
         raise GradflowError(
             f"{self!r}: a gradient of shape {tensor.shape} and dtype {tensor.dtype.name} belongs to none of"
-            " the bound variables that are left: bind the variables that the tape or the optimizer is given, in"
-            " that order"
+            " the bound variables that are left: bind the variables that the tape or the optimizer is given,"
+            " in that order, and the same on every rank"
         )
 
     def _unless_ambiguous(self, spec: TensorSpec, trace: _Trace) -> TensorSpec:

@@ -11,12 +11,14 @@ import tensorflow as tf
 
 from hvd_gradflow import config
 from hvd_gradflow.frontend.exchange import HostExchange
+from hvd_gradflow.frontend.kinds import distinct
 from hvd_gradflow.frontend.streams import Streams
+from hvd_gradflow.reduce import TensorSpec
 from hvd_gradflow.tensorflow import sparse
 from hvd_gradflow.tensorflow.choice import Choice
 from hvd_gradflow.tensorflow.graph import host_op, refuse_xla
 from hvd_gradflow.tensorflow.session import session
-from hvd_gradflow.tensorflow.variables import names_of, plain, specs_of
+from hvd_gradflow.tensorflow.variables import name_of, plain, spec_of
 
 Moments = Callable[[Any], Any]
 
@@ -45,6 +47,10 @@ class GradientExchange(Streams):
         super().__init__(session, choice, process_set, average, predivide, importance, kind)
         self.sparse_as_dense = sparse_as_dense
         self._sparse = sparse.SparseExchange(choice, process_set, average, self.sent_by_horovod)
+
+    def _keep(self, variable: Any) -> None:
+        # A tape's streams end with its variables (exchange_of); an optimizer keeps its own.
+        pass
 
     @tf.autograph.experimental.do_not_convert
     def reduce(
@@ -76,65 +82,68 @@ class GradientExchange(Streams):
             )
             for index, result in zip(dense, found, strict=True):
                 results[index] = result
-        names = names_of([variables[i] for i in slices])
+        names = distinct(name_of(variables[i]) for i in slices)
         for index, name in zip(slices, names, strict=True):
-            results[index] = self._sparse.reduce(gradients[index], plain(variables[index]).shape, name)
+            results[index] = self._sparse.reduce(
+                gradients[index], plain(variables[index]).shape.as_list(), name
+            )
         return results
 
     def _reduce_dense(
         self, gradients: list[tf.Tensor], variables: list[Any], moments: Moments | None
     ) -> list[tf.Tensor]:
-        names = names_of(variables)
-        key = tuple((id(plain(v)), g.dtype) for v, g in zip(variables, gradients, strict=True))
-        host = self.host(key, lambda: specs_of(gradients, variables, names))
-        known: dict[str, Any] = {}
-        if moments is not None and self.may_normalize:
-            found = ((name, moments(v)) for name, v in zip(names, variables, strict=True))
-            known = {name: tf.convert_to_tensor(plain(m)) for name, m in found if m is not None}
-        started = [
-            self._start(host, [names[i] for i in part], [gradients[i] for i in part], known)
-            for part in _parts(gradients)
+        names = [name_of(v) for v in variables]
+        specs = [
+            spec_of(name, plain(v).shape, g.dtype)
+            for name, v, g in zip(names, variables, gradients, strict=True)
         ]
-        dtypes = [g.dtype for g in gradients]
-        shapes = [spec.shape for spec in host.specs]
+        places = self.places([plain(v) for v in variables], names, specs)
+        known: dict[int, Any] = {}
+        if moments is not None and self.may_normalize:
+            found = ((i, moments(v)) for i, v in enumerate(variables))
+            known = {i: tf.convert_to_tensor(plain(m)) for i, m in found if m is not None}
+        started = [
+            self._start([places[i] for i in part], [gradients[i] for i in part], [known.get(i) for i in part])
+            for part in _parts(specs)
+        ]
+        dtypes, shapes = [g.dtype for g in gradients], [spec.shape for spec in specs]
 
         def finish(*_: Any) -> list[np.ndarray]:
-            self.ran(host)
             return [
                 host.wait(name, np.empty(shape, dtype.as_numpy_dtype))
-                for name, shape, dtype in zip(names, shapes, dtypes, strict=True)
+                for (host, name), shape, dtype in zip(places, shapes, dtypes, strict=True)
             ]
 
         return host_op(finish, started, dtypes, "gradflow_wait", shapes)
 
     @staticmethod
     def _start(
-        host: HostExchange, names: list[str], gradients: list[tf.Tensor], moments: dict[str, Any]
+        places: list[tuple[HostExchange, str]], gradients: list[tf.Tensor], moments: list[tf.Tensor | None]
     ) -> tf.Tensor:
         """Submit some gradients; returns what :meth:`_reduce_dense` waits for. Never blocks."""
-        with_moment = [name for name in names if name in moments]
+        given = [i for i, moment in enumerate(moments) if moment is not None]
 
         def start(*arrays: np.ndarray) -> np.ndarray:
-            second = dict(zip(with_moment, arrays[len(names) :], strict=True))
-            for name, array in zip(names, arrays, strict=False):
-                host.submit(name, array, second.get(name))
+            second = dict(zip(given, arrays[len(places) :], strict=True))
+            for i, (host, name) in enumerate(places):
+                host.submit(name, arrays[i], second.get(i))
             return np.zeros((), np.int32)
 
-        inputs = [*gradients, *(moments[name] for name in with_moment)]
+        inputs = [*gradients, *(moments[i] for i in given)]
         return host_op(start, inputs, [tf.int32], "gradflow_start", [()])[0]
 
 
-def _parts(gradients: Sequence[tf.Tensor]) -> list[list[int]]:
+def _parts(specs: Sequence[TensorSpec]) -> list[list[int]]:
     """Return indices of gradients to be submitted together: the last ones first, a bucket's worth in each."""
-    limit = config.load().bucket_mib * 2**20
+    limit = config.load().bucket_mib * 2**20 / 4
     parts: list[list[int]] = [[]]
     size = 0
-    for index in reversed(range(len(gradients))):
+    for index in reversed(range(len(specs))):
         if size >= limit:
             parts.append([])
             size = 0
         parts[-1].append(index)
-        size += gradients[index].shape.num_elements() * gradients[index].dtype.size
+        size += specs[index].elements
     return parts
 
 

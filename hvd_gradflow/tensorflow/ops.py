@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import horovod.tensorflow as stock
@@ -20,6 +21,9 @@ from hvd_gradflow.tensorflow.graph import host_op, refuse_xla
 from hvd_gradflow.tensorflow.session import session
 from hvd_gradflow.tensorflow.sparse import SparseExchange
 from hvd_gradflow.tensorflow.variables import plain, spec_of
+
+_tickets = count(1)
+_under_way: dict[int, tuple[list[Any], Any]] = {}
 
 
 @tf.autograph.experimental.do_not_convert
@@ -60,10 +64,10 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise UnsupportedError(f"{choice!r}: no scale factors with tf.IndexedSlices")
-        shape = tf.TensorShape(tf.get_static_value(tensor.dense_shape))
-        return SparseExchange(choice, process_set, op == Average, Counter()).reduce(
-            tensor, shape, name or "allreduce"
-        )
+        known = None if tensor.dense_shape is None else tf.get_static_value(tensor.dense_shape)
+        rows = None if known is None else int(known[0])
+        exchange = SparseExchange(choice, process_set, op == Average, Counter())
+        return exchange.reduce(tensor, [rows], name or "allreduce")
     return _reduce(choice, [tensor], name, op, prescale_factor, postscale_factor, process_set)[0]
 
 
@@ -149,32 +153,36 @@ def _reduce(
     grouped = len(tensors) > 1
 
     def both(*arrays: tf.Tensor) -> list[tf.Tensor]:
-        handles: list[Any] = []
-
         def start(*values: np.ndarray) -> np.ndarray:
             with default_float_env():
                 reducer = session.reducer_of(process_set)
                 first = unnamed(reducer) if stem is None else stem
+                handles = []
                 for i, value in enumerate(values):
                     full = f"{first}_{i + 1}of{len(values)}" if grouped else first
-                    codec = choice.codec_for(spec_of(full, value.shape, tf.as_dtype(value.dtype)),
-                                             reducer.config.min_elements)  # fmt: skip
+                    spec = spec_of(full, value.shape, tf.as_dtype(value.dtype))
+                    codec = choice.codec_for(spec, reducer.config.min_elements)
                     handles.append(
-                        (reducer.allreduce_async(
-                            value, full, op="average" if op == Average else "sum",
+                        reducer.allreduce_async(
+                            value,
+                            full,
+                            op="average" if op == Average else "sum",
                             codec=codec if named else without_feedback(codec),
-                            prescale=prescale, postscale=postscale, out=np.empty(value.shape, value.dtype),
-                        ), value)
-                    )  # fmt: skip
-                return np.zeros((), np.int32)
+                            prescale=prescale,
+                            postscale=postscale,
+                            out=np.empty(value.shape, value.dtype),
+                        )
+                    )
+                ticket = next(_tickets)
+                _under_way[ticket] = handles, values  # which the reducer reads until it is done
+                return np.array(ticket, np.int64)
 
-        def finish(_: Any) -> list[np.ndarray]:
+        def finish(ticket: np.ndarray) -> list[np.ndarray]:
             with default_float_env():
-                found = [handle.wait() for handle, _ in handles]
-                handles.clear()
-                return found
+                handles, _ = _under_way.pop(int(ticket))
+                return [handle.wait() for handle in handles]
 
-        started = host_op(start, arrays, [tf.int32], "gradflow_start", [()])
+        started = host_op(start, arrays, [tf.int64], "gradflow_start", [()])
         return host_op(finish, started, [a.dtype for a in arrays], "gradflow_wait", [a.shape for a in arrays])
 
     @tf.custom_gradient

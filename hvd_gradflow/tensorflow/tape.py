@@ -9,7 +9,7 @@ import tensorflow as tf
 from horovod.tensorflow import Average, ProcessSet, global_process_set
 from horovod.tensorflow import DistributedGradientTape as StockTape
 
-from hvd_gradflow.errors import ConfigError
+from hvd_gradflow.errors import ConfigError, UnsupportedError
 from hvd_gradflow.frontend.layers import layers
 from hvd_gradflow.tensorflow.carrier import carrier
 from hvd_gradflow.tensorflow.choice import Compression
@@ -77,6 +77,14 @@ class _Reduced:
         local = [p for p in pairs if key(p[0]) in self._gradflow_local]
         return local, [p for p in pairs if key(p[0]) not in self._gradflow_local]
 
+    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: only gradients are reduced."""
+        raise UnsupportedError(
+            "a distributed tape reduces gradients, not Jacobians: take them from the tape that it was made of"
+        )
+
+    batch_jacobian = jacobian
+
     def residual_state(self) -> dict[str, Any]:
         """Return the error-feedback residuals by name, after a step; collective."""
         return {} if self.gradflow is None else self.gradflow.residual_state()
@@ -125,6 +133,8 @@ def DistributedGradientTape(
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ConfigError("gradient_predivide_factor is for op=hvd.Average only")
+    if isinstance(gradtape, _Reduced):
+        raise ConfigError("this tape is distributed already: take its gradients, and do not wrap it again")
     choice, theirs = carrier(compression, op)
     if choice is None:
         return StockTape(gradtape, device_dense, device_sparse, theirs, sparse_as_dense, op,

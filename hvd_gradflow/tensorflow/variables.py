@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -41,17 +40,6 @@ def name_of(variable: Any) -> str:
     return name.rsplit(":", 1)[0]
 
 
-def names_of(variables: Iterable[Any]) -> list[str]:
-    """Return the names, each of its own: the n-th of equal names has ``#n`` after it."""
-    seen: dict[str, int] = {}
-    names = []
-    for variable in variables:
-        name = name_of(variable)
-        seen[name] = seen.get(name, 0) + 1
-        names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return names
-
-
 def spec_of(name: str, shape: Any, dtype: tf.DType, sparse: bool = False) -> TensorSpec:
     """Describe a gradient.
 
@@ -71,13 +59,3 @@ def spec_of(name: str, shape: Any, dtype: tf.DType, sparse: bool = False) -> Ten
     extents = tuple(shape.as_list())
     kind = "embedding" if sparse else kind_of(extents)
     return TensorSpec(name=name, shape=extents, dtype=DTYPES[dtype], kind=kind)
-
-
-def specs_of(
-    gradients: Sequence[tf.Tensor], variables: Sequence[Any], names: Sequence[str]
-) -> list[TensorSpec]:
-    """Describe the dense gradients of variables."""
-    return [
-        spec_of(name, plain(variable).shape, gradient.dtype)
-        for gradient, variable, name in zip(gradients, variables, names, strict=True)
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import gc
 import inspect
 
 import horovod.tensorflow as stock
@@ -20,6 +20,7 @@ from keras_common import (
     network,
     raises,
     same,
+    side,
     trained,
 )
 
@@ -194,11 +195,62 @@ def an_optimizer_of_tensorflow_1():
 
 
 @check
+def two_optimizers_in_one_function():
+    """As in a GAN, by our reducer and by Horovod's own compressor."""
+    from horovod.tensorflow.compression import Compression as Theirs
+
+    for compression in (Compression.int8, Theirs.fp16):
+        models = [network(), network()]
+        optimizers = [hvd.DistributedOptimizer(SGD(0.1), compression=compression) for _ in models]
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.build(model.trainable_variables)
+
+        @tf.function
+        def step(x, y, models=models, optimizers=optimizers):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                with tf.GradientTape() as tape:
+                    loss = LOSS(y, model(x))
+                optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        x, y = data(16)
+        for _ in range(5):
+            step(x, y)
+        for model in models:
+            same(model)
+
+
+@check
+def dropped_optimizers_leave_nothing():
+    reducer = side.session.reducer_of(stock.global_process_set)
+    gc.collect()
+    before = len(reducer.streams)
+    for _ in range(3):
+        optimizer = hvd.DistributedOptimizer(SGD(0.1), compression=Compression.int8)
+        variable = keras.Variable(np.zeros((64, 64), np.float32))
+        optimizer.apply([tf.ones((64, 64))], [variable])
+        del optimizer, variable
+        gc.collect()
+    assert len(reducer.streams) <= before + 1, sorted(reducer.streams)
+
+
+@check
+def sparse_float64_is_summed_by_index():
+    table = tf.Variable(tf.zeros((5, 3), tf.float64))
+    for compression in (Compression.none, Compression.int8):
+        indices = tf.constant([1, 1 + hvd.rank() % 2])
+        slices = tf.IndexedSlices(tf.ones((2, 3), tf.float64), indices, tf.constant([5, 3]))
+        found = hvd_tf.allreduce(slices, compression=compression, name="slices", op=stock.Sum)
+        dense = tf.convert_to_tensor(found)
+        assert np.allclose(dense.numpy()[1], 2.0 + 1.0 * (hvd.size() - 1)), dense
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(table, [1, 1]))
+    gradient = hvd_tf.DistributedGradientTape(tape).gradient(loss, table)
+    assert gradient.indices.numpy().tolist() == [1] and np.allclose(gradient.values.numpy(), 2.0)
+
+
+@check
 def keras_2():
-    """The package tf-keras, where it is installed."""
-    if importlib.util.find_spec("tf_keras") is None:
-        print("tf-keras is not installed", flush=True)
-        return
+    """The package tf-keras."""
     import tf_keras
 
     tf_keras.utils.set_random_seed(0)

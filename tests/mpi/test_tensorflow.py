@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -41,6 +42,11 @@ def test_tape_on_unequal_nodes(mpirun):
     all_ok(mpirun(3, [HERE / "tf_tape.py", "dropin", *names], timeout=240, env=PAIRS), names)
 
 
+@pytest.mark.parametrize("path", ["dropin", "stock"])
+def test_process_sets(mpirun, path):
+    all_ok(mpirun(3, [HERE / "tf_sets.py", path], timeout=200, env=APART), checks_of("tf_sets.py"))
+
+
 @pytest.mark.parametrize("half", [0, 1])
 def test_keras(mpirun, half):
     names = sorted(checks_of("keras_training.py"))[half::2]
@@ -48,8 +54,15 @@ def test_keras(mpirun, half):
 
 
 def test_keras_on_tensorflow(horovodrun):
-    run = horovodrun(2, [HERE / "keras_on_tensorflow.py"], timeout=280, env=APART)
-    all_ok(run, checks_of("keras_on_tensorflow.py"))
+    names = checks_of("keras_on_tensorflow.py") - {"keras_2"}
+    run = horovodrun(2, [HERE / "keras_on_tensorflow.py", *sorted(names)], timeout=280, env=APART)
+    all_ok(run, names)
+
+
+def test_keras_2(mpirun):
+    if importlib.util.find_spec("tf_keras") is None:
+        pytest.skip("tf-keras is not installed")
+    all_ok(mpirun(2, [HERE / "keras_on_tensorflow.py", "keras_2"], timeout=200, env=APART), ["keras_2"])
 
 
 def test_keras_on_torch(mpirun):

@@ -8,8 +8,9 @@ import tensorflow as tf
 from tf_common import ERROR, check, compare, expected, main, noise, raises, reduced, same_everywhere
 
 import hvd_gradflow.tensorflow as hvd
-from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.errors import ConfigError, UnsupportedError
 from hvd_gradflow.tensorflow import Compression
+from hvd_gradflow.tensorflow.session import session as hvd_session
 
 SHAPES = [(64, 48), (3, 3, 8, 24), (40,), (2000,), ()]
 
@@ -205,6 +206,61 @@ def two_tapes_in_one_function(path):
     for n in range(3):
         factor = n if stock.rank() == 0 else 0  # a Python number: another trace for each
         compare(step(*[tf.constant(g) for g in gradients], factor), wanted, 6e-2)
+
+
+@check
+def what_is_missing_changes_from_step_to_step(path):
+    """Each variable stays in one stream: its residual is kept, and memory is bounded."""
+    if path == "stock":
+        return  # where names follow from what is not None
+    variables = variables_of([(40, 40), (50, 40), (60, 30), (5,)])
+    gradients = [noise(40, 40), noise(50, 40), noise(60, 30), noise(5)]
+    wanted = expected(gradients)
+    totals, steps = [0.0] * 4, [0] * 4
+    for present in [(0, 1), (0, 1, 2, 3), (1, 2), (0,), (2, 3), (0, 1, 2, 3), (0, 3)] * 3:
+        given = [g if i in present else None for i, g in enumerate(gradients)]
+        found = reduced(path, given, variables, "int4")
+        for i, g in enumerate(found):
+            assert (g is None) == (i not in present)
+            if g is not None:
+                totals[i] += g.numpy().astype(np.float64)
+                steps[i] += 1
+    for total, count, w in zip(totals, steps, wanted, strict=True):
+        assert np.linalg.norm(total / count - w) <= 0.1 * np.linalg.norm(w), count
+    assert sum(s.startswith("tape") for s in hvd_session.reducer_of(stock.global_process_set).streams) < 40
+
+
+@check
+def joined_ranks(path):
+    """A rank without data joins; the others go on, and its gradients count as zero."""
+    if path == "stock":
+        return  # a bound compressor refuses, by its token
+    variables = variables_of([(64, 64), (5,)])
+    gradients = [noise(64, 64), noise(5)]
+    wanted = expected(gradients)
+    compare(reduced(path, gradients, variables, "int8"), wanted, 3e-2)
+    last = stock.size() - 1
+    if stock.rank() != last:
+        for _ in range(2):
+            found = reduced(path, gradients, variables, "int8")
+        assert np.linalg.norm(found[0]) < np.linalg.norm(wanted[0]) * 1.2
+    assert hvd.join() >= 0
+    compare(reduced(path, gradients, variables, "int8"), wanted, 6e-2)
+
+
+@check
+def misuse_is_told(path):
+    variables = variables_of([(64, 64)])
+    bound = Compression.int8.bind(variables)
+    tape = tf.GradientTape()
+    with raises(ConfigError, "is bound, as unmodified Horovod needs it"):
+        hvd.DistributedGradientTape(tape, compression=bound)
+    with raises(ConfigError, "distributed already"):
+        hvd.DistributedGradientTape(hvd.DistributedGradientTape(tape))
+    with raises(ConfigError, "expected variables"):
+        Compression.int8.bind([1, 2])
+    with raises(ConfigError, "no variables to bind"):
+        Compression.int8.bind([])
 
 
 @check

@@ -7,8 +7,8 @@ same as :mod:`hvd_gradflow.keras`.
 from __future__ import annotations
 
 from hvd_gradflow.frontend.modules import Names
-from hvd_gradflow.keras.names import NAMES, horovod
+from hvd_gradflow.keras.names import NAMES, rest
 
-_names = Names(__name__, horovod, NAMES, globals())
+_names = Names(__name__, rest, NAMES, globals())
 __getattr__ = _names.find
 __dir__ = _names.all
