@@ -7,13 +7,14 @@ that a launch started is killed at the timeout: a hang in MPI fails one test and
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -212,3 +213,14 @@ def _signal(pid: int, number: signal.Signals) -> None:
             os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def checks_of(program: Path) -> set[str]:
+    """Return the names of the checks in a program of ``tests/mpi``."""
+    return set(re.findall(r"^@check\ndef (\w+)", program.read_text(), re.MULTILINE))
+
+
+def all_ok(run: Run, names: Iterable[str]) -> None:
+    """Assert that a launch of such a program ended well, and that these checks, no others, were made."""
+    run.check()
+    assert set(re.findall(r"\bOK (\w+) [0-9.]+ s", run.stdout)) == set(names), run.stdout + run.stderr

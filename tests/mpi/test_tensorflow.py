@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mpi_launcher import all_ok, checks_of
+
 pytest.importorskip("horovod.tensorflow")
 
 HERE = Path(__file__).parent
@@ -16,18 +18,9 @@ APART = {"GRADFLOW_RANKS_PER_NODE": "1"}
 PAIRS = {"GRADFLOW_RANKS_PER_NODE": "2"}  # three ranks: nodes of two and of one
 
 
-def checks_of(program: str) -> set[str]:
-    return set(re.findall(r"^@check\ndef (\w+)", (HERE / program).read_text(), re.MULTILINE))
-
-
-def all_ok(run, names) -> None:
-    run.check()
-    assert set(re.findall(r"\bOK (\w+) [0-9.]+ s", run.stdout)) == set(names), run.stdout + run.stderr
-
-
 @pytest.mark.parametrize("path", ["dropin", "stock"])
 def test_tape(mpirun, path):
-    all_ok(mpirun(2, [HERE / "tf_tape.py", path], timeout=280, env=APART), checks_of("tf_tape.py"))
+    all_ok(mpirun(2, [HERE / "tf_tape.py", path], timeout=280, env=APART), checks_of(HERE / "tf_tape.py"))
 
 
 def test_tape_with_one_thread_for_operations(mpirun):
@@ -44,17 +37,17 @@ def test_tape_on_unequal_nodes(mpirun):
 
 @pytest.mark.parametrize("path", ["dropin", "stock"])
 def test_process_sets(mpirun, path):
-    all_ok(mpirun(3, [HERE / "tf_sets.py", path], timeout=200, env=APART), checks_of("tf_sets.py"))
+    all_ok(mpirun(3, [HERE / "tf_sets.py", path], timeout=200, env=APART), checks_of(HERE / "tf_sets.py"))
 
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_keras(mpirun, half):
-    names = sorted(checks_of("keras_training.py"))[half::2]
+    names = sorted(checks_of(HERE / "keras_training.py"))[half::2]
     all_ok(mpirun(2, [HERE / "keras_training.py", *names], timeout=280, env=APART), names)
 
 
 def test_keras_on_tensorflow(horovodrun):
-    names = checks_of("keras_on_tensorflow.py") - {"keras_2"}
+    names = checks_of(HERE / "keras_on_tensorflow.py") - {"keras_2"}
     run = horovodrun(2, [HERE / "keras_on_tensorflow.py", *sorted(names)], timeout=280, env=APART)
     all_ok(run, names)
 
@@ -97,7 +90,7 @@ def test_ends_in_an_error(mpirun, mode, how, settings, sentence):
 
 @pytest.mark.parametrize("program", ["keras_callbacks.py", "keras_elastic.py", "keras_layers.py"])
 def test_callbacks_states_and_layers(mpirun, program):
-    all_ok(mpirun(2, [HERE / program], timeout=280, env=APART), checks_of(program))
+    all_ok(mpirun(2, [HERE / program], timeout=280, env=APART), checks_of(HERE / program))
 
 
 def test_callbacks_on_torch(mpirun):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mpi_launcher import all_ok, checks_of
+
 pytest.importorskip("horovod.torch")
 
 HERE = Path(__file__).parent
@@ -18,19 +20,10 @@ APART = {"GRADFLOW_RANKS_PER_NODE": "1"}
 PAIRS = {"GRADFLOW_RANKS_PER_NODE": "2"}  # three ranks: nodes of two and of one
 
 
-def checks_of(program: str) -> set[str]:
-    return set(re.findall(r"^@check\ndef (\w+)", (HERE / program).read_text(), re.MULTILINE))
-
-
-def all_ok(run, names) -> None:
-    run.check()
-    assert set(re.findall(r"\bOK (\w+) [0-9.]+ s", run.stdout)) == set(names), run.stdout + run.stderr
-
-
 @pytest.mark.parametrize("path", ["dropin", "stock"])
 def test_training(mpirun, path):
     run = mpirun(2, [HERE / "torch_training.py", path], timeout=240, env=APART)
-    all_ok(run, checks_of("torch_training.py"))
+    all_ok(run, checks_of(HERE / "torch_training.py"))
 
 
 @pytest.mark.parametrize("path", ["dropin", "stock"])
@@ -61,24 +54,24 @@ def test_training_in_one_node(mpirun, path):
 @pytest.mark.parametrize(("ranks", "path", "nodes"), [(3, "dropin", PAIRS), (2, "stock", APART)])
 def test_deadzone(mpirun, ranks, path, nodes):
     run = mpirun(ranks, [HERE / "torch_deadzone.py", path], timeout=240, env=nodes)
-    all_ok(run, checks_of("torch_deadzone.py"))
+    all_ok(run, checks_of(HERE / "torch_deadzone.py"))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_dropin(mpirun, ranks):
     run = mpirun(ranks, [HERE / "torch_dropin.py", "dropin"], timeout=240, env=APART)
-    all_ok(run, checks_of("torch_dropin.py"))
+    all_ok(run, checks_of(HERE / "torch_dropin.py"))
 
 
 def test_stock_under_horovodrun(horovodrun):
-    all_ok(
-        horovodrun(3, [HERE / "torch_stock.py", "stock"], timeout=240, env=APART), checks_of("torch_stock.py")
-    )
+    run = horovodrun(3, [HERE / "torch_stock.py", "stock"], timeout=240, env=APART)
+    all_ok(run, checks_of(HERE / "torch_stock.py"))
 
 
 @pytest.mark.parametrize("path", ["dropin", "stock"])
 def test_process_sets(mpirun, path):
-    all_ok(mpirun(3, [HERE / "torch_sets.py", path], timeout=240, env=APART), checks_of("torch_sets.py"))
+    run = mpirun(3, [HERE / "torch_sets.py", path], timeout=240, env=APART)
+    all_ok(run, checks_of(HERE / "torch_sets.py"))
 
 
 @pytest.mark.parametrize(
