@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,37 @@ import numpy as np
 from hvd_gradflow.device.float_env import default_float_env
 from hvd_gradflow.frontend.session import Session
 from hvd_gradflow.reduce import TensorSpec
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the gradients of one tape or optimizer are reduced.
+
+    Attributes
+    ----------
+    session : Session
+        Horovod.
+    choice : Choice
+        How gradients travel.
+    process_set : ProcessSet
+        Who takes part.
+    average : bool
+        Whether the result is the average or the sum.
+    predivide : float
+        Horovod's ``gradient_predivide_factor``.
+    importance : {"energy", "coordinate"}
+        How the optimizer weighs errors.
+    kind : str
+        Names the streams, with a number.
+    """
+
+    session: Session
+    choice: Any
+    process_set: Any
+    average: bool
+    predivide: float = 1.0
+    importance: str = "energy"
+    kind: str = "tape"
 
 
 class HostExchange:
@@ -21,42 +52,15 @@ class HostExchange:
 
     Parameters
     ----------
-    session : Session
-        Horovod.
-    choice : Choice
-        How gradients travel.
+    terms : Terms
+        This rank takes part.
     specs : sequence of TensorSpec
-        In the order of the forward pass, alike on all ranks of `process_set`.
-    process_set : ProcessSet
-        Who takes part; this rank among others.
-    average : bool
-        Whether the result is the average or the sum.
-    predivide : float
-        Horovod's ``gradient_predivide_factor``.
-    importance : {"energy", "coordinate"}
-        How the optimizer weighs errors.
-    kind : str
-        Names the stream, with a number.
+        In the order of the forward pass, alike on all ranks of the process set.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        choice: Any,
-        specs: Sequence[TensorSpec],
-        process_set: Any,
-        average: bool,
-        predivide: float,
-        importance: str,
-        kind: str,
-    ) -> None:
-        self.session = session
-        self.choice = choice
+    def __init__(self, terms: Terms, specs: Sequence[TensorSpec]) -> None:
+        self.terms = terms
         self.specs = tuple(specs)
-        self.process_set = process_set
-        self.sent_by_horovod: Counter[str] = Counter()
-        self._average, self._predivide = average, predivide
-        self._importance, self._kind = importance, kind
         self._generation = -1
         self._reducer: Any = None
         self._stream: Any = None
@@ -67,7 +71,7 @@ class HostExchange:
     @property
     def is_open(self) -> bool:
         """Whether a gradient came, since Horovod was started."""
-        return self._generation == self.session.generation
+        return self._generation == self.terms.session.generation
 
     @property
     def reducer(self) -> Any:
@@ -84,20 +88,21 @@ class HostExchange:
     def _connect(self) -> None:
         if self.is_open:
             return
-        self.session.require(repr(self.choice))
+        terms, session = self.terms, self.terms.session
+        session.require(repr(terms.choice))
         self._handles.clear()
-        self._reducer = self.session.reducer_of(self.process_set)
+        self._reducer = session.reducer_of(terms.process_set)
         self._stream = self._reducer.stream(
             self.specs,
-            codec=self.choice.policy(),
-            scope=self.session.next_scope(self._reducer, self._kind),
-            op="average" if self._average else "sum",
-            prescale=1.0 / self._predivide,
-            postscale=self._predivide,
-            importance=self._importance,
+            codec=terms.choice.policy(),
+            scope=session.next_scope(self._reducer, terms.kind),
+            op="average" if terms.average else "sum",
+            prescale=1.0 / terms.predivide,
+            postscale=terms.predivide,
+            importance=terms.importance,
             second_moment=lambda name: self._moments.pop(name, None),
         )
-        self._generation = self.session.generation
+        self._generation = session.generation
         if self._loaded:
             self._stream.load_residual_state(self._loaded)
             self._loaded = {}

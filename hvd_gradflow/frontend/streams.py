@@ -10,53 +10,30 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.errors import GradflowError
-from hvd_gradflow.frontend.exchange import HostExchange
+from hvd_gradflow.frontend.exchange import HostExchange, Terms
 from hvd_gradflow.frontend.kinds import distinct
-from hvd_gradflow.frontend.session import Session
 from hvd_gradflow.reduce import TensorSpec
 
 
 class Streams:
     """Opens a stream when the first step with its gradients runs; ranks whose lists differ learn it.
 
-    A variable that has its first gradient in a later step comes into another stream, with others like it. So
-    each is in one stream for good, which keeps its residual, whatever is missing in a step.
+    A variable that has its first gradient in a later step comes into another stream, with others like it.
+    So each is in one stream for good, which keeps its residual, whatever is missing in a step. Variables are
+    known by their id: they must live as long as this; an optimizer holds its own, a tape's end it.
 
     Parameters
     ----------
-    session : Session
-        Horovod.
-    choice : Choice
-        How gradients travel.
-    process_set : ProcessSet
-        Who takes part.
-    average : bool
-        Whether the result is the average or the sum.
-    predivide : float
-        Horovod's ``gradient_predivide_factor``.
-    importance : {"energy", "coordinate"}
-        How the optimizer weighs errors.
-    kind : str
-        Names the streams, with a number.
+    terms : Terms
+        How gradients are reduced.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        choice: Any,
-        process_set: Any,
-        average: bool,
-        predivide: float = 1.0,
-        importance: str = "energy",
-        kind: str = "tape",
-    ) -> None:
-        self.session, self.choice, self.process_set = session, choice, process_set
-        self.average, self._predivide = average, predivide
-        self._importance, self._kind = importance, kind
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.choice, self.process_set = terms.choice, terms.process_set
         self.sent_by_horovod: Counter[str] = Counter()
         self._hosts: list[HostExchange] = []
         self._host_of: dict[int, tuple[HostExchange, str]] = {}  # by id of a variable, and its name there
-        self._kept: list[Any] = []  # or an id could come to stand for another variable
         self._loaded: dict[str, Any] = {}  # residuals that wait for their stream
 
     @property
@@ -72,7 +49,7 @@ class Streams:
     @property
     def may_normalize(self) -> bool:
         """Whether second moments are of use."""
-        return self.choice.may_normalize(self._importance)
+        return self.choice.may_normalize(self.terms.importance)
 
     def places(
         self, variables: Sequence[Any], names: Sequence[str], specs: Sequence[TensorSpec]
@@ -96,23 +73,10 @@ class Streams:
             host = self._open(found)
             for index, name in zip(new, unique, strict=True):
                 self._host_of[id(variables[index])] = host, name
-                self._keep(variables[index])
         return [self._host_of[id(v)] for v in variables]
 
-    def _keep(self, variable: Any) -> None:
-        self._kept.append(variable)
-
     def _open(self, specs: list[TensorSpec]) -> HostExchange:
-        host = HostExchange(
-            self.session,
-            self.choice,
-            specs,
-            self.process_set,
-            self.average,
-            self._predivide,
-            self._importance,
-            self._kind,
-        )
+        host = HostExchange(self.terms, specs)
         mine = {s.name: self._loaded.pop(s.name) for s in specs if s.name in self._loaded}
         if self._loaded and not mine and not self._hosts:
             raise GradflowError(

@@ -7,7 +7,7 @@ session : Session
 hvd : module
     Horovod's module, for ``Average``, ``Sum``, ``global_process_set`` and the like.
 carrier(compression, op)
-    A choice of ours and whatever, or None and the compressor with which Horovod carries gradients.
+    A choice of ours and Horovod's ``none``, or None and the compressor for Horovod's own operation.
 make_exchange(choice, process_set, average, predivide, sparse_as_dense, importance)
     An object with ``reduce(gradients, variables, moments)``, ``residual_state()``,
     ``load_residual_state(state)``, ``reducer`` and ``sent_by_horovod``.

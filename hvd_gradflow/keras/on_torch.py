@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.frontend import carrier as common
+from hvd_gradflow.frontend.exchange import Terms
 from hvd_gradflow.frontend.kinds import kind_of
 from hvd_gradflow.frontend.streams import Streams
 from hvd_gradflow.reduce import TensorSpec
@@ -42,13 +44,7 @@ def carrier(compression: Any, op: int) -> tuple[Choice | None, Any]:
     choice = as_choice(compression)
     if choice is None:
         return None, compression
-    why = session.obstacle()
-    if why is None:
-        return choice, None
-    theirs = choice.of_horovod()
-    if theirs is None:
-        raise UnsupportedError(f"{choice!r}: {why}")
-    return None, theirs
+    return common.carrier(session, choice, op)
 
 
 class TensorExchange(Streams):
@@ -97,7 +93,7 @@ def make_exchange(
     choice: Any, process_set: Any, average: bool, predivide: float, sparse_as_dense: bool, importance: str
 ) -> TensorExchange:
     """Return the exchange of one optimizer; Keras' gradients on torch are dense by themselves."""
-    return TensorExchange(session, choice, process_set, average, predivide, importance, "optimizer")
+    return TensorExchange(Terms(session, choice, process_set, average, predivide, importance, "optimizer"))
 
 
 def stock_reduce(

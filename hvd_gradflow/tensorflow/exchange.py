@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_gradflow import config
-from hvd_gradflow.frontend.exchange import HostExchange
+from hvd_gradflow.frontend.exchange import HostExchange, Terms
 from hvd_gradflow.frontend.kinds import distinct
 from hvd_gradflow.frontend.streams import Streams
 from hvd_gradflow.reduce import TensorSpec
@@ -29,7 +29,7 @@ class GradientExchange(Streams):
     Parameters
     ----------
     choice, process_set, average, predivide, importance, kind
-        As of :class:`Streams`.
+        As of :class:`Terms`.
     sparse_as_dense : bool
         Whether sparse gradients are reduced as dense ones.
     """
@@ -44,13 +44,10 @@ class GradientExchange(Streams):
         importance: str = "energy",
         kind: str = "tape",
     ) -> None:
-        super().__init__(session, choice, process_set, average, predivide, importance, kind)
+        super().__init__(Terms(session, choice, process_set, average, predivide, importance, kind))
         self.sparse_as_dense = sparse_as_dense
+        self._bucket = config.load().bucket_mib * 2**20 / 4
         self._sparse = sparse.SparseExchange(choice, process_set, average, self.sent_by_horovod)
-
-    def _keep(self, variable: Any) -> None:
-        # A tape's streams end with its variables (exchange_of); an optimizer keeps its own.
-        pass
 
     @tf.autograph.experimental.do_not_convert
     def reduce(
@@ -104,7 +101,7 @@ class GradientExchange(Streams):
             known = {i: tf.convert_to_tensor(plain(m)) for i, m in found if m is not None}
         started = [
             self._start([places[i] for i in part], [gradients[i] for i in part], [known.get(i) for i in part])
-            for part in _parts(specs)
+            for part in _parts(specs, self._bucket)
         ]
         dtypes, shapes = [g.dtype for g in gradients], [spec.shape for spec in specs]
 
@@ -133,9 +130,8 @@ class GradientExchange(Streams):
         return host_op(start, inputs, [tf.int32], "gradflow_start", [()])[0]
 
 
-def _parts(specs: Sequence[TensorSpec]) -> list[list[int]]:
-    """Return indices of gradients to be submitted together: the last ones first, a bucket's worth in each."""
-    limit = config.load().bucket_mib * 2**20 / 4
+def _parts(specs: Sequence[TensorSpec], limit: float) -> list[list[int]]:
+    """Return indices of gradients to be submitted together, the last ones first: `limit` elements or more."""
     parts: list[list[int]] = [[]]
     size = 0
     for index in reversed(range(len(specs))):

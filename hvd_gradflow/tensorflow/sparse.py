@@ -36,6 +36,7 @@ class SparseExchange:
 
     def __init__(self, choice: Choice, process_set: Any, average: bool, counts: Counter[str]) -> None:
         self._counts = counts
+        self._min_elements = config.load().min_elements
         self._choice, self._process_set, self._average = choice, process_set, average
 
     def reduce(self, gradient: tf.IndexedSlices, shape: Sequence[int | None], name: str) -> tf.IndexedSlices:
@@ -44,7 +45,7 @@ class SparseExchange:
         dtype, rows = gradient.values.dtype, [shape[0], *gradient.values.shape[1:].as_list()]
         # The number of rows, where it is not known, decides only what is too small to be encoded.
         spec = spec_of(name, [rows[0] or 1 << 20, *rows[1:]], dtype, sparse=True)
-        codec = self._choice.codec_for(spec, config.load().min_elements)
+        codec = self._choice.codec_for(spec, self._min_elements)
         if dtype == tf.float64 and not codec.lossy:  # payloads hold float32
             return gathered(gradient, self._process_set, self._average, f"gradflow.sparse.{name}")
         encoded = sparse.stochastic(codec)

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from horovod.torch import optimizer as stock
-from horovod.torch.mpi_ops import Adasum, Average, ProcessSet, Sum, global_process_set, nccl_built
+from horovod.torch.mpi_ops import Average, ProcessSet, global_process_set, nccl_built
 
-from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.frontend.carrier import carrier
 from hvd_gradflow.frontend.importance import importance_of
 from hvd_gradflow.torch import session
 from hvd_gradflow.torch.choice import Choice, Compression, as_choice
@@ -58,7 +58,7 @@ def DistributedOptimizer(
         named_parameters = list(named_parameters)
     choice = as_choice(compression)
     if choice is not None:
-        choice, compression = _carrier(choice, op)
+        choice, compression = carrier(session.session, choice, op)
     wrapped = stock.DistributedOptimizer(
         optimizer,
         named_parameters,
@@ -97,24 +97,6 @@ def second_moment_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) 
         if isinstance(moment, torch.Tensor) and moment.shape == parameter.shape:
             return on_host(moment, torch.float32)
     return None
-
-
-def _carrier(choice: Choice, op: int) -> tuple[Choice | None, Any]:
-    """Return who carries the gradients: a choice of ours, or None and a compressor of Horovod's."""
-    why = None
-    if op not in (Average, Sum):
-        kind = "Adasum" if op == Adasum else f"op={op}"
-        why = (
-            f"{kind} works on uncompressed gradients: use op=hvd.Average or hvd.Sum, or"
-            " compression=hvd.Compression.none"
-        )
-    why = why or session.obstacle()
-    if why is None:
-        return choice, stock.Compression.none
-    theirs = choice.of_horovod()
-    if theirs is None:
-        raise UnsupportedError(f"{choice!r}: {why}")
-    return None, theirs
 
 
 def _ours(wrapped: Any, named: list | None, choice: Choice) -> list[tuple[str, torch.Tensor]]:
