@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from lab.cluster import Lab
 from lab.errors import LabError
 from lab.launchers import LAUNCHERS
+from lab.slurm import Slurm
 
 __all__ = ["Lab", "LabError", "main"]
 
@@ -48,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             options.mtu,
             options.congestion,
         )
-        with lab:
+        with lab, Slurm(lab) if options.slurm else nullcontext():
             print(f"netlab: {lab}", file=sys.stderr, flush=True)
             done = lab.launch(command, options.launcher, capture=False)
             for node, bytes_of in lab.counters().items():
@@ -85,6 +87,7 @@ def _options() -> argparse.ArgumentParser:
         default="mpirun",
         help="what starts the ranks; none: the command runs once, on node0 (default: mpirun)",
     )
+    add("--slurm", action="store_true", help="start SLURM, for commands that call sbatch, srun or squeue")
     return parser
 
 

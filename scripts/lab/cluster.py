@@ -53,6 +53,8 @@ class Lab:
         Ranks of each.
     hostlist : str
         As ``node0:2,node1:2``, for ``-H``.
+    pids : dict of str to int
+        The process that a node's namespaces hang on, by node, as numbered in the lab.
 
     Raises
     ------
@@ -128,12 +130,12 @@ class Lab:
         if "error" in said:
             raise LabError(f"no namespaces on this machine: {said['error']}")
         self._init: int = said["hub"]
-        self._pids: dict[str, int] = said["nodes"]
-        pids = list(self._pids.values())
+        self.pids: dict[str, int] = said["nodes"]
+        pids = list(self.pids.values())
         (self.shared / "hosts").write_text(wiring.hosts_file(self.hosts))
-        self._script(wiring.build(self.plan, pids), "the network")
+        self.script(wiring.build(self.plan, pids), "the network")
         ssh.write(self.shared / "ssh", len(self.hosts), environment.forwarded(self._environment(None)))
-        self._script(ssh.start(pids), "sshd")
+        self.script(ssh.start(pids), "sshd")
         ssh.wait(Path(f"/proc/{self._init}/root/proc"), pids, START_SECONDS)
 
     @property
@@ -168,9 +170,12 @@ class Lab:
         timeout: float | None = None,
         env: Mapping[str, str] | None = None,
         capture: bool = True,
+        sweep: bool = False,
         **options: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a node to its end; with `capture` its output is returned, as text.
+
+        With `sweep`, what the command started and left running is killed when it ends.
 
         Raises
         ------
@@ -184,6 +189,7 @@ class Lab:
             mark,
             timeout,
             capture,
+            sweep,
             **options,
         )
 
@@ -209,7 +215,7 @@ class Lab:
         words = launchers.command(
             launcher, [str(word) for word in argv], sum(self.slots), self.hostlist, [*names, running.MARK]
         )
-        return self.run(self.hosts[0], words, timeout, env, capture, **options)
+        return self.run(self.hosts[0], words, timeout, env, capture, sweep=True, **options)
 
     # The network
 
@@ -218,20 +224,20 @@ class Lab:
         table = f"/proc/{self._init}/root/proc/{{}}/net/dev"
         return {
             node: dict(wiring.counters(Path(table.format(pid)).read_text()))
-            for node, pid in self._pids.items()
+            for node, pid in self.pids.items()
         }
 
     def set_rate(self, node: str, rate: str | int | None) -> None:
         """Give a node's link another rate, both ways."""
         index, pid = self.hosts.index(node), self._pid(node)
         self.plan.links[index].rate = rate_of(rate)
-        self._script(wiring.rate(self.plan, index, pid), "the rate")
+        self.script(wiring.rate(self.plan, index, pid), "the rate")
 
     def set_loss(self, node: str, loss: float) -> None:
         """Have a node's link lose this share of the packets, both ways."""
         needs.check(needs.LOSS)
         self.plan.links[self.hosts.index(node)].loss = loss_of(loss)
-        self._script(wiring.loss(self.plan, list(self._pids.values())), "the loss")
+        self.script(wiring.loss(self.plan, list(self.pids.values())), "the loss")
 
     def cut(self, node: str) -> None:
         """Cut a node's link: no packet passes, and no end is told."""
@@ -244,16 +250,16 @@ class Lab:
     def _set_cut(self, node: str, cut: bool) -> None:
         index = self.hosts.index(node)
         self.plan.links[index].cut = cut
-        self._script(wiring.cut(self.plan.links[index], index), "the link")
+        self.script(wiring.cut(self.plan.links[index], index), "the link")
 
     # Inside
 
     def _pid(self, node: str) -> int:
         if self._hub is None:
             raise LabError("the lab is not running")
-        if node not in self._pids:
+        if node not in self.pids:
             raise LabError(f"no node {node!r}: expected one of {', '.join(self.hosts)}")
-        return self._pids[node]
+        return self.pids[node]
 
     def _popen(
         self, pid: int, argv: Sequence[object], env: Mapping[str, str], **options: Any
@@ -265,8 +271,11 @@ class Lab:
         rate = self.plan.rate if isinstance(self.plan.rate, int) else None
         return environment.of_commands(given, self.hostlist, rate)
 
-    def _script(self, text: str, about: str) -> None:
-        """Run a shell script in the hub."""
+    def script(self, text: str, about: str) -> None:
+        """Run a shell script in the hub: what is common to all nodes, with the lab's own process numbers.
+
+        Raises `LabError` with what it printed if a command of it fails; `about` says what the script is for.
+        """
         env = {"PATH": f"{os.environ.get('PATH', '')}:{needs.SYSTEM_PATH}", "LC_ALL": "C"}
         shell = self._popen(
             1,

@@ -21,9 +21,12 @@ def run(
     mark: str,
     timeout: float | None,
     capture: bool,
+    sweep: bool,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run `argv` through `popen`; with `capture` its output is returned as text, else it goes where ours goes.
+
+    With `sweep` it ends when its first process does: what that left running is killed.
 
     Raises
     ------
@@ -35,7 +38,7 @@ def run(
         try:
             code = process.wait(timeout)
         finally:
-            end(process, mark)
+            end(process, mark, sweep)
         return subprocess.CompletedProcess(list(argv), code)
     # Files rather than pipes: a rank that outlives its launcher would keep a pipe open, and reading would not end.
     with (
@@ -49,7 +52,7 @@ def run(
         except subprocess.TimeoutExpired:
             pass
         finally:
-            end(process, mark)
+            end(process, mark, sweep)
         texts = []
         for file in (out, err):
             file.seek(0)
@@ -59,16 +62,17 @@ def run(
     return subprocess.CompletedProcess(list(argv), code, *texts)
 
 
-def end(process: subprocess.Popen[bytes], mark: str) -> None:
+def end(process: subprocess.Popen[bytes], mark: str, sweep: bool) -> None:
     """End a command, politely first, then every process that carries its mark (even one that was stopped)."""
     if process.poll() is None:
+        sweep = True
         process.terminate()
         try:
             process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    for _ in range(50):
+    for _ in range(50 if sweep else 0):
         left = marked(mark)
         for pid in left:
             try:
