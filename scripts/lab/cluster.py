@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab import delay as delays
 from lab import environment, launchers, needs, running, ssh, wiring
 from lab.errors import LabError
 from lab.values import Plan, loss_of, rate_of, rate_text
@@ -133,7 +134,11 @@ class Lab:
         self.pids: dict[str, int] = said["nodes"]
         pids = list(self.pids.values())
         (self.shared / "hosts").write_text(wiring.hosts_file(self.hosts))
-        self.script(wiring.build(self.plan, pids), "the network")
+        far = range(len(pids)) if self.plan.delay else ()
+        if far:
+            # Half of it on each of the two links from node to node.
+            self.script(delays.start(self.plan.delay / 2, self.plan.rate, len(pids)), "the delay")
+        self.script(wiring.build(self.plan, pids, far), "the network")
         ssh.write(self.shared / "ssh", len(self.hosts), environment.forwarded(self._environment(None)))
         self.script(ssh.start(pids), "sshd")
         ssh.wait(Path(f"/proc/{self._init}/root/proc"), pids, START_SECONDS)
