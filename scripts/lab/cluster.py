@@ -101,7 +101,9 @@ class Lab:
         )
 
     def start(self) -> Lab:
-        """Make the nodes; `with` does it."""
+        """Make the nodes; `with` does it, unless they are there."""
+        if self._hub:
+            return self
         needs.check((*needs.ALWAYS, *(needs.LOSS if self.plan.loss else ())))
         self._hub = subprocess.Popen(
             [*PYTHON, HERE / "hub.py", *self.hosts, "--", *_private()],
