@@ -90,28 +90,52 @@ def add_commands(benches: Any) -> None:
     )
     allreduce.add_argument("--model", help="whose gradients, where the file holds those of several models")
     allreduce.add_argument("--similarity", type=float, metavar="S", help="what deadzone keeps, as a cosine")
-    _measurement(allreduce)
+    _measurement(allreduce, 20.0)
     allreduce.add_argument("--plot", metavar="FILE", help="a picture of MB/s over the size (.png)")
     allreduce.set_defaults(run=_run_allreduce)
+
+    train = benches.add_parser(
+        "train", help="one training step: Horovod, torch DDP on Gloo, ours; under mpirun or horovodrun"
+    )
+    train.add_argument(
+        "--model",
+        choices=("mlp", "small"),
+        default="mlp",
+        help="67 MB in four layers (mlp), or 1,000 tensors of 1 KiB (small; by default Horovod and none)",
+    )
+    _systems(train, TRAIN_CODECS)
+    _measurement(train, 60.0)
+    train.add_argument("--plot", metavar="FILE", help="a picture of the times (.png)")
+    train.set_defaults(run=_run_train)
+
+    host = benches.add_parser("host", help="what the engine costs: beside a busy thread, idle, memory")
+    host.add_argument("--size", default="64MB", help="of the gradient whose memory is measured (64MB)")
+    host.add_argument("--repeats", type=_count, metavar="N", help="runs of each, whatever they take")
+    host.add_argument("--seconds", type=_seconds, default=10.0, help="about how long these may take (10)")
+    host.add_argument(
+        "--idle-seconds", type=_seconds, default=5.0, help="how long to watch an idle process (5)"
+    )
+    host.add_argument("--json", metavar="FILE", help="write the result as JSON too")
+    host.set_defaults(run=_run_host)
 
 
 def _systems(parser: argparse.ArgumentParser, codecs: str) -> None:
     parser.add_argument(
         "--systems",
         nargs="+",
-        default=[SYSTEMS],
         metavar="SYSTEM",
         help=f"which ones ({SYSTEMS}); SYSTEM/CODEC for one of its codecs only, as in ddp/fp16",
     )
-    parser.add_argument(
-        "--codecs", nargs="+", default=[codecs], metavar="NAME", help=f"ours ({codecs}); NAME:OPTION=VALUE"
-    )
+    parser.add_argument("--codecs", nargs="+", metavar="NAME", help=f"ours ({codecs}); NAME:OPTION=VALUE")
 
 
-def _measurement(parser: argparse.ArgumentParser) -> None:
+def _measurement(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--repeats", type=_count, metavar="N", help="runs of each, whatever they take")
     parser.add_argument(
-        "--seconds", type=_seconds, default=20.0, help="about how long the runs of one case may take (20)"
+        "--seconds",
+        type=_seconds,
+        default=seconds,
+        help=f"about how long the runs of one case may take ({seconds:g})",
     )
     parser.add_argument(
         "--rate", type=rate, help=f"of the link, as in 1gbit; by default what {RATE_VARIABLE} says"
@@ -138,8 +162,8 @@ def _run_allreduce(arguments: argparse.Namespace) -> int:
 
     run_allreduce_bench(
         sizes=[_checked(size, text) for text in listed(arguments.sizes)],
-        systems=listed(arguments.systems),
-        codecs=listed(arguments.codecs),
+        systems=listed(arguments.systems or [SYSTEMS]),
+        codecs=listed(arguments.codecs or [CODECS]),
         data=arguments.data,
         model=arguments.model,
         similarity=arguments.similarity,
@@ -148,6 +172,36 @@ def _run_allreduce(arguments: argparse.Namespace) -> int:
         rate=_checked(link_rate, arguments.rate),
         json_path=arguments.json,
         plot_path=arguments.plot,
+    )
+    return 0
+
+
+def _run_train(arguments: argparse.Namespace) -> int:
+    from hvd_gradflow.bench.train import run_train_bench
+
+    small = arguments.model == "small"
+    run_train_bench(
+        arguments.model,
+        systems=listed(arguments.systems or ["horovod/fp32,gradflow" if small else SYSTEMS]),
+        codecs=listed(arguments.codecs or ["none" if small else TRAIN_CODECS]),
+        repeats=arguments.repeats,
+        seconds=arguments.seconds,
+        rate=_checked(link_rate, arguments.rate),
+        json_path=arguments.json,
+        plot_path=arguments.plot,
+    )
+    return 0
+
+
+def _run_host(arguments: argparse.Namespace) -> int:
+    from hvd_gradflow.bench.host import run_host_bench
+
+    run_host_bench(
+        _checked(size, arguments.size),
+        repeats=arguments.repeats,
+        seconds=arguments.seconds,
+        idle_seconds=arguments.idle_seconds,
+        json_path=arguments.json,
     )
     return 0
 

@@ -21,8 +21,27 @@ def contenders(gradients: Gradients, codecs: list[str]) -> Iterator[Contender]:
         yield _powersgd(gradients, codec) if codec.startswith("powersgd") else _hook(gradients, codec)
 
 
-def register(model: Any, codec: str) -> None:
-    """Give a DDP module the hook of a codec; ``fp32`` is what it does by itself."""
+def wrapped(module: Any, codec: str) -> Any:
+    """Return a module in DDP with the hook of a codec; ``fp32`` is what it does by itself.
+
+    PowerSGD gets all in one bucket: each of its buckets takes several operations, started as the one before
+    ends, and on Gloo those of two buckets under way may start in another order on each rank, which crashes.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    largest = sum(p.numel() for p in module.parameters()) * 4 / 2**20 + 1
+    # Weights are equal already; gradients that are views of buckets save a copy.
+    model = DistributedDataParallel(
+        module,
+        init_sync=False,
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=largest if codec.startswith("powersgd") else None,
+    )
+    _register(model, codec)
+    return model
+
+
+def _register(model: Any, codec: str) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if codec == "fp16":
@@ -68,6 +87,14 @@ def _hook(gradients: Gradients, codec: str) -> Contender:
     return Contender("ddp", codec, call, tensor.numpy, encoded=width * tensor.numel())
 
 
+def powersgd_bytes(shape: tuple[int, ...], codec: str) -> int:
+    """Return the bytes PowerSGD makes of a tensor (Vogels et al. 2019): two factors, or all of a vector."""
+    rows, columns = (shape[0], int(np.prod(shape[1:]))) if len(shape) > 1 else (1, int(np.prod(shape)))
+    sent = min(int(codec.removeprefix("powersgd")), rows, columns) * (rows + columns)
+    # The hook leaves alone what it would not make half as large.
+    return 4 * (sent if 2 * sent < rows * columns else rows * columns)
+
+
 def shape_of(n: int) -> tuple[int, int]:
     """Return rows and columns of n elements as the matrix that is nearest to a square."""
     rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
@@ -77,7 +104,6 @@ def shape_of(n: int) -> tuple[int, int]:
 def _powersgd(gradients: Gradients, codec: str) -> Contender:
     """A backward pass of a module whose one gradient is given: nothing is computed beside the hook."""
     import torch
-    from torch.nn.parallel import DistributedDataParallel
 
     rows, columns = shape_of(gradients.values.size)
     given = torch.from_numpy(gradients.values).view(rows, columns)
@@ -100,8 +126,7 @@ def _powersgd(gradients: Gradients, codec: str) -> Contender:
             return Given.apply(self.weight)
 
     module = Module()
-    model = DistributedDataParallel(module, init_sync=False, gradient_as_bucket_view=True)
-    register(model, codec)
+    model = wrapped(module, codec)
 
     def call() -> None:
         module.weight.grad = None
@@ -112,7 +137,4 @@ def _powersgd(gradients: Gradients, codec: str) -> Contender:
 
     for _ in range(first_steps(codec)):
         call()
-    sent = min(int(codec.removeprefix("powersgd")), rows) * (rows + columns)
-    # The hook leaves alone what it would not make half as large.
-    encoded = 4 * (sent if 2 * sent < rows * columns else rows * columns)
-    return Contender("ddp", codec, call, result, encoded=encoded)
+    return Contender("ddp", codec, call, result, encoded=powersgd_bytes((rows, columns), codec))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -29,12 +29,17 @@ def _contender(gradients: Gradients, codec: str) -> Contender:
     last: list[torch.Tensor] = []
     name = f"bench.{codec}.{values.size}"
 
-    def call() -> None:
+    def start() -> Callable[[], None]:
         compressed, context = compressor.compress(tensor)
         handle = hvd.allreduce_async_(compressed, name=name, op=hvd.Average)
-        last[:] = [compressor.decompress(hvd.synchronize(handle), context)]
+
+        def wait() -> None:
+            last[:] = [compressor.decompress(hvd.synchronize(handle), context)]
+
+        return wait
 
     def result() -> np.ndarray:
         return last[0].numpy()
 
-    return Contender("horovod", codec, call, result, encoded=values.size * (4 if codec == "fp32" else 2))
+    encoded = values.size * (4 if codec == "fp32" else 2)
+    return Contender("horovod", codec, lambda: start()(), result, encoded=encoded, start=start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,6 @@ from hvd_gradflow.errors import unknown_name
 from hvd_gradflow.frontend.choice import names
 
 _PATIENCE = 600.0  # seconds that one exchange may take
-
-
-def known() -> set[str]:
-    """Return the codecs and policies there are."""
-    return names()
 
 
 def check(codecs: list[str]) -> None:
@@ -68,10 +63,11 @@ def _array(
         whole, rest = divmod(values.size, chunk)
         encoded = whole * codec.max_encoded_size(chunk) + (codec.max_encoded_size(rest) if rest else 0)
 
-    def call() -> None:
-        reducer.allreduce_async(values, f"bench.{label}", codec=codec, out=out).wait(timeout=_PATIENCE)
+    def start() -> Callable[[], object]:
+        handle = reducer.allreduce_async(values, f"bench.{label}", codec=codec, out=out)
+        return lambda: handle.wait(timeout=_PATIENCE)
 
-    return Contender("gradflow", text, call, lambda: out, _handed(reducer), encoded)
+    return Contender("gradflow", text, lambda: start()(), lambda: out, _handed(reducer), encoded, start)
 
 
 def _stream(

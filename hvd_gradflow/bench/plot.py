@@ -32,12 +32,34 @@ def plot_allreduce(rows: Sequence[dict[str, Any]], path: str) -> None:
             label=called,
         )
     axes.set(xscale="log", yscale="log", xlabel="bytes of float32", ylabel="MB/s of float32")
-    first = rows[0]
-    link = f", {first['rate'] / 1e6:g} Mbit/s" if first["rate"] else ""
-    axes.set_title(f"allreduce, {first['ranks']} ranks on {first['nodes']} node(s){link}")
+    axes.set_title(_title("allreduce", rows[0]))
     axes.grid(True, which="both", alpha=0.3)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=150)
+
+
+def plot_steps(rows: Sequence[dict[str, Any]], path: str) -> None:
+    """Draw the seconds of a step, one bar for each system and codec, the part that computes in grey.
+
+    Parameters
+    ----------
+    rows, path
+        As of :func:`plot_allreduce`, the first row that without an exchange.
+    """
+    figure, axes = _figure()
+    names = [name(found).strip() for found in rows]
+    axes.barh(names, [found["seconds"] for found in rows])
+    axes.barh(names, [found["compute_seconds"] for found in rows], color="0.6", label="compute alone")
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds of a step")
+    axes.set_title(_title(f"a step of {rows[0]['model']}", rows[0]))
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def _title(what: str, found: dict[str, Any]) -> str:
+    link = f", {found['rate'] / 1e6:g} Mbit/s" if found["rate"] else ""
+    return f"{what}, {found['ranks']} ranks on {found['nodes']} node(s){link}"
 
 
 def _figure() -> Any:

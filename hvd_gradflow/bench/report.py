@@ -115,8 +115,9 @@ def name(found: dict[str, Any]) -> str:
 def size_text(nbytes: int) -> str:
     """Return a size in the words of the command line."""
     for unit, factor in (("MB", 10**6), ("MiB", 2**20), ("KB", 10**3), ("KiB", 2**10)):
-        if nbytes >= factor and nbytes % factor == 0:
-            return f"{nbytes // factor}{unit}"
+        count, rest = divmod(nbytes, factor)
+        if not rest and 0 < count < 1000:
+            return f"{count}{unit}"
     return f"{nbytes / 1e6:.2f}MB" if nbytes >= 10**6 else f"{nbytes}B"
 
 

@@ -41,6 +41,8 @@ class Contender:
         Bytes that this rank has given to MPI for other nodes so far, where the contender counts them.
     encoded : int, optional
         Bytes of the whole encoded tensor; None where they follow from what was handed over.
+    start : callable, optional
+        `call` in two: starts the exchange and returns what waits for it.
     """
 
     system: str
@@ -49,6 +51,7 @@ class Contender:
     result: Callable[[], np.ndarray] | None = None
     handed: Callable[[], int] | None = None
     encoded: int | None = None
+    start: Callable[[], Callable[[], object]] | None = None
     samples: list[Sample] = field(default_factory=list)
 
     def encoded_bytes(self, nodes: int) -> float | None:

@@ -63,6 +63,7 @@ def world(systems: set[str]) -> Iterator[World]:
     ConfigError
         With one rank, which exchanges nothing.
     """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d warns of hosts that have no name by address
     if "horovod" in systems:
         import horovod.torch as hvd
 
