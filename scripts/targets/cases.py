@@ -1,4 +1,4 @@
-"""What is aimed at: the cases, the runs of `gradflow bench` that measure them, and the figures in their rows."""
+"""What is aimed at: cases, the runs of `gradflow bench` that measure them, and the figures in their rows."""
 
 from __future__ import annotations
 
