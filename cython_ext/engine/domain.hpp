@@ -114,7 +114,7 @@ class Domain {
   const uint8_t *input(const At &at) const;
   uint8_t *output(const At &at) const;
   float *residual(const At &at) const;
-  void back_up(const At &at) const;    // the chunk's residual, before it is encoded with it
+  void back_up(const At &at) const;        // the chunk's residual, before it is encoded with it
   void restore(const Running &run) const;  // the residuals of chunks that were
   void look(const At &at, const void *result) const;
   bool result_free(uint64_t g) const;
@@ -179,7 +179,7 @@ class Domain {
   std::vector<std::vector<uint8_t>> sums_;  // my node's sums of chunks whose home is here: S, in order
   uint64_t sums_made_ = 0, sums_used_ = 0;
   bool own_read_ = false;  // of the chunk being reduced
-  int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
+  int reduce_node_ = 0;    // the next node whose payload the chunk being reduced waits for
   std::vector<std::vector<Energy>> reduce_energies_;  // by node
   uint64_t reduce_bytes_ = 0;
   std::unordered_map<uint64_t, StepControl> controls_;  // by the unit's name

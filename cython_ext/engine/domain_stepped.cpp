@@ -145,7 +145,8 @@ size_t Domain::encode_sum(const At &at, float *own, uint8_t *out, std::vector<En
   } else {
     *energies = measure(at, own, nullptr);
     // Infinite input must stay so, where nobody looked at it beforehand.
-    const bool sick = at.run->spec.flags & kUnchecked && !host_->api->load_f32(own, GF_F32, nullptr, at.count);
+    const bool sick =
+        at.run->spec.flags & kUnchecked && !host_->api->load_f32(own, GF_F32, nullptr, at.count);
     add(at, own, codes);
     if (finite && !sick) bound(own, at.count);
     bytes = encode_stepped(at, steps.second, own, out, &total);

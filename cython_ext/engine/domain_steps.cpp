@@ -25,8 +25,8 @@ bool Domain::resolve(Chunk *cursor, At *at) {
   }
 }
 
-// Fills in what follows from the chunk of a unit. Units begin at different owners, or those of one chunk would
-// all be rank 0's; always at the same for one name, since the residual of a chunk lies with its owner.
+// Fills in what follows from the chunk of a unit. Units begin at different owners, or those of one chunk
+// would all be rank 0's; always at the same for one name, since the residual of a chunk lies with its owner.
 void Domain::place(At *at) const {
   const Running &run = *at->run;
   at->g = run.first + at->chunk;
