@@ -98,6 +98,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         const void *input
         void *output
         float *residual
+        const float *rescale
         vector[uint64_t] ends
         cbool finite
         cbool join
