@@ -204,7 +204,7 @@ cdef class NativeEngine:
                uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, uint64_t state,
                double node_scale,
                double home_scale, double post_scale, uintptr_t source, uintptr_t target,
-               uintptr_t residual, uintptr_t backup, ends, bint finite, keep):
+               uintptr_t residual, uintptr_t backup, uintptr_t rescale, ends, bint finite, keep):
         """Hand over one unit; ``spec`` is a codec's ``spec()``, addresses are those of whole buffers."""
         cdef NativeUnit native = NativeUnit()
         cdef Unit *u
@@ -233,6 +233,7 @@ cdef class NativeEngine:
         u.output = <void *> target
         u.residual = <float *> residual
         u.backup = <float *> backup
+        u.rescale = <const float *> rescale
         for end in ends:
             u.ends.push_back(end)
         u.finite = finite

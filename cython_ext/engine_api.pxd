@@ -99,6 +99,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         void *output
         float *residual
         float *backup
+        const float *rescale
         vector[uint64_t] ends
         cbool finite
         cbool join

@@ -25,6 +25,7 @@ KEYS = {
     "weights_sha256",
     "compression",
     "options",
+    "max_staleness",
     "world_size",
 }
 ONE_PASS = ("--epochs", "1", "--limit", "256", "--batch-size", "16")
@@ -68,7 +69,7 @@ def test_the_variants_train_alike_on_all_ranks(train):
 
 @pytest.mark.mpi
 def test_fashion_with_batch_norm(train, small_fashion):
-    summary = train(FASHION, "--data", small_fashion, *ONE_PASS)
+    summary = train(FASHION, "--data", small_fashion, *ONE_PASS, "--max-staleness", "1")
     assert summary["steps"] == 8
     assert 700_000 < summary["gradient_bytes_per_step"] / 4 < 900_000
 

@@ -33,6 +33,7 @@ KEYS = {
     "weights_sha256",
     "compression",
     "options",
+    "max_staleness",
     "world_size",
 }
 ONE_PASS = ("--epochs", "1", "--limit", "256")
@@ -98,7 +99,12 @@ def test_nothing_leaves_a_node(train):
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     "args",
-    [("--optimizer", "adamw"), ("--backward-passes", "2"), ("--amp",), ("--amp", "--stock-horovod")],
+    [
+        ("--optimizer", "adamw"),
+        ("--backward-passes", "2", "--max-staleness", "1"),
+        ("--amp",),
+        ("--amp", "--stock-horovod"),
+    ],
     ids=" ".join,
 )
 def test_the_variants_train_alike_on_all_ranks(train, args):
@@ -213,6 +219,9 @@ def test_an_unknown_compression_lists_those_there_are():
         (["--epochs", "0"], "--epochs 0: expected at least 1"),
         (["--backward-passes", "-1"], "--backward-passes -1"),
         (["--steps", "0"], "--steps 0: expected at least 1"),
+        (["--max-staleness", "-1"], "--max-staleness -1: expected at least 0"),
+        (["--max-staleness", "1", "--amp"], "--max-staleness with --amp: the loss scale"),
+        (["--max-staleness", "1", "--stock-horovod"], "--max-staleness with --stock-horovod"),
         (["--steps", "5", "--epochs", "1"], "--epochs: not allowed with argument --steps"),
         (["--option", "block"], "'block': expected KEY=VALUE"),
         (
@@ -238,7 +247,7 @@ def test_different_weights_end_in_exit_code_1(monkeypatch, capsys, tmp_path, has
     from training import options, summary
 
     seen = dict.fromkeys(KEYS, 1) | {"weights_sha256": hashes, "compression": "log4", "wire_ratio": 8.0}
-    seen |= {"metric": "accuracy", "options": {"block": 64}}
+    seen |= {"metric": "accuracy", "options": {"block": 64}, "max_staleness": 1}
     monkeypatch.setattr(summary, "measured", lambda *args: seen)
     monkeypatch.setattr(summary.exchanges, "start", lambda options: types.SimpleNamespace(rank=0))
     parser = options.parser("test", epochs=1, batch_size=1, lr=0.1)
@@ -246,7 +255,7 @@ def test_different_weights_end_in_exit_code_1(monkeypatch, capsys, tmp_path, has
     assert summary.run(parser, lambda o: None, lambda o: None, ["--json", str(file)]) == code
     said = capsys.readouterr()
     assert ("weights differ" in said.err) == bool(code)
-    assert "log4, block=64, 1 ranks" in said.out
+    assert "log4, block=64, 1 ranks, gradients of 1 steps ago" in said.out
     assert "100.00 % after 1 steps" in said.out
     assert json.loads(file.read_text())["weights_sha256"] == hashes
 

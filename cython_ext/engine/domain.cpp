@@ -84,7 +84,22 @@ void Domain::submit(const UnitPtr &unit) {
     begin_join(unit);
     return;
   }
+  const auto [versions, first] = versions_.try_emplace(unit->spec.name_hash);
+  if (first) {
+    announce(unit);
+  } else {
+    versions->second.push_back(unit);
+    ++queued_;
+  }
+}
+
+void Domain::announce(const UnitPtr &unit) {
   submitted_[unit->spec.name_hash] = unit;
+  if (unit->residual && unit->rescale) {
+    constexpr float kMost = std::numeric_limits<float>::max();
+    for (uint64_t i = 0; i < unit->spec.elements; ++i)
+      unit->residual[i] = std::min(std::max(unit->residual[i] * unit->rescale[i], -kMost), kMost);
+  }
   Announcement a;
   a.spec = unit->spec;
   a.digest = unit->digest;
@@ -99,12 +114,30 @@ void Domain::submit(const UnitPtr &unit) {
   }
 }
 
+// Not where a version ends, in the middle of a step: an announcement may make the domain fail.
+void Domain::announce_next() {
+  while (!ended_.empty()) {
+    std::vector<UnitPtr> &queue = versions_[ended_.front()];
+    ended_.pop_front();
+    UnitPtr unit = std::move(queue.front());
+    queue.erase(queue.begin());
+    --queued_;
+    announce(unit);
+  }
+  if (join_ && !join_told_ && queued_ == 0) tell_join();
+}
+
 void Domain::begin_join(const UnitPtr &unit) {
   if (join_) {
     end_failed(unit, Failure::kInternal, "this rank has joined already; wait for that");
     return;
   }
   join_ = unit;
+  if (queued_ == 0) tell_join();
+}
+
+void Domain::tell_join() {
+  join_told_ = true;
   if (topology_.rank == 0) {
     coordinator_.join(0);
   } else {
@@ -116,6 +149,7 @@ void Domain::on_joined(int last) {
   if (!join_) return;
   UnitPtr unit = std::move(join_);
   join_.reset();
+  join_told_ = false;
   unit->value = last;
   host_->finish(unit, UnitState::kDone);
 }
@@ -196,6 +230,13 @@ void Domain::finish(Running *run) {
   // have joined decide nothing.
   if (run->spec.flags & kStatistics) unit->statistics = std::move(sums);
   host_->finish(unit, UnitState::kDone);
+  const auto versions = versions_.find(run->spec.name_hash);
+  if (versions == versions_.end()) return;
+  if (versions->second.empty()) {
+    versions_.erase(versions);
+  } else {
+    ended_.push_back(run->spec.name_hash);
+  }
 }
 
 // Where the unit's tensors end; a rank that has joined knows it of stepped units only.
@@ -283,6 +324,8 @@ bool Domain::progress(double time) {
     }
     if (stepped) last_step_ = time;
     moved |= stepped;
+    announce_next();
+    if (state == DomainState::kFailed) return true;
     watch(time);
   } catch (const MpiError &e) {
     fail(Failure::kInternal, e.text, true);

@@ -104,7 +104,10 @@ class Domain {
   void end_submitted(const std::string &text);
   void on_control(int source, const ControlHeader &header, const uint8_t *body, size_t bytes);
   void on_joined(int last);
+  void announce(const UnitPtr &unit);
+  void announce_next();
   void begin_join(const UnitPtr &unit);
+  void tell_join();
   void retire();
   void watch(double time);
   std::vector<int> awaited();
@@ -165,6 +168,10 @@ class Domain {
   size_t capacity_ = 0;
 
   std::unordered_map<uint64_t, UnitPtr> submitted_;
+  // Each name that is announced here and has not ended here, with its queued versions in order.
+  std::unordered_map<uint64_t, std::vector<UnitPtr>> versions_;
+  size_t queued_ = 0;           // units in it
+  std::deque<uint64_t> ended_;  // names whose next version is to be announced
   std::unordered_set<uint64_t> digests_told_;
   std::deque<Running> running_;
   uint64_t retired_ = 0;     // units no longer in running_
@@ -188,6 +195,7 @@ class Domain {
   std::vector<uint8_t> scratch_, own_, total_, zeros_;
 
   UnitPtr join_;
+  bool join_told_ = false;
   bool bye_told_ = false;
   bool ending_ = false;
   double last_step_ = 0, last_heartbeat_ = 0, heartbeat_every_ = 1;

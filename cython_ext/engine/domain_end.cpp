@@ -42,8 +42,14 @@ void Domain::end_failed(const UnitPtr &unit, Failure kind, const std::string &te
 void Domain::end_submitted(const std::string &text) {
   const Failure kind = failure == Failure::kNone ? Failure::kPeer : failure;
   for (auto &entry : submitted_) end_failed(entry.second, kind, text);
+  for (auto &entry : versions_) {
+    for (const UnitPtr &unit : entry.second) end_failed(unit, kind, text);
+  }
   end_failed(join_, kind, text);
   submitted_.clear();
+  versions_.clear();
+  ended_.clear();
+  queued_ = 0;
   join_.reset();
 }
 
@@ -71,7 +77,7 @@ void Domain::watch(double time) {
   const bool coordinates = topology_.rank == 0;
   if (coordinates) coordinator_.watch(time);
   if (state == DomainState::kFailed) return;
-  if (state == DomainState::kClosing && running_.empty() && !bye_told_) {
+  if (state == DomainState::kClosing && running_.empty() && queued_ == 0 && !bye_told_) {
     bye_told_ = true;
     if (coordinates) {
       coordinator_.bye(0);

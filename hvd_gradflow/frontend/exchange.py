@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.device.float_env import default_float_env
+from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.frontend.delay import Delay
 from hvd_gradflow.frontend.session import Session
 from hvd_gradflow.reduce import TensorSpec
 
@@ -33,6 +35,8 @@ class Terms:
         How the optimizer weighs errors.
     kind : str
         Names the streams, with a number.
+    max_staleness : int
+        Steps between a gradient and its use.
     """
 
     session: Session
@@ -42,6 +46,7 @@ class Terms:
     predivide: float = 1.0
     importance: str = "energy"
     kind: str = "tape"
+    max_staleness: int = 0
 
 
 class HostExchange:
@@ -65,6 +70,7 @@ class HostExchange:
         self._reducer: Any = None
         self._stream: Any = None
         self._handles: dict[str, Any] = {}
+        self._delay: Delay[dict[str, Any]] = Delay(terms.max_staleness)
         self._moments: dict[str, Any] = {}
         self._loaded: dict[str, np.ndarray] = {}
 
@@ -90,7 +96,8 @@ class HostExchange:
             return
         terms, session = self.terms, self.terms.session
         session.require(repr(terms.choice))
-        self._handles.clear()
+        self._handles = {}
+        self._delay = Delay(terms.max_staleness)
         self._reducer = session.reducer_of(terms.process_set)
         self._stream = self._reducer.stream(
             self.specs,
@@ -101,6 +108,7 @@ class HostExchange:
             postscale=terms.predivide,
             importance=terms.importance,
             second_moment=lambda name: self._moments.pop(name, None),
+            max_staleness=terms.max_staleness,
         )
         self._generation = session.generation
         if self._loaded:
@@ -114,10 +122,41 @@ class HostExchange:
                 self._moments[name] = second_moment
             self._handles[name] = self.stream.submit(name, gradient)
 
-    def wait(self, name: str, out: np.ndarray) -> np.ndarray:
-        """Wait for one reduced gradient and write it to `out` (contiguous, of its size and dtype)."""
+    def end_step(self) -> None:
+        """Call once all gradients of a step were submitted, before the first is waited for.
+
+        With staleness, what is waited for then are the gradients of `max_staleness` steps ago.
+
+        Raises
+        ------
+        UnsupportedError
+            Those were of other variables: some would be lost.
+        """
+        if not self.terms.max_staleness:
+            return
+        names = self._handles.keys()
         with default_float_env():
-            self._handles.pop(name).wait(out=out)
+            self.stream.advance()
+        due = self._delay.push(self._handles, self.terms.session.joins(self._reducer))
+        if due is not None and due.keys() != names:
+            raise UnsupportedError(
+                f"max_staleness={self.terms.max_staleness}: {min(due.keys() ^ names)!r} has a gradient in"
+                " some steps and none in others, and what is due would be lost; give zeros in its place, as"
+                " with unconnected_gradients=tf.UnconnectedGradients.ZERO"
+            )
+        self._handles = dict.fromkeys(names) if due is None else due
+
+    def wait(self, name: str, out: Any) -> Any:
+        """Wait for one reduced gradient and write it to `out` (contiguous, of its size and dtype).
+
+        Zeros in the first steps with staleness, when there is none yet.
+        """
+        handle = self._handles.pop(name)
+        if handle is None:
+            out[...] = 0
+            return out
+        with default_float_env():
+            handle.wait(out=out)
         return out
 
     def residual_state(self) -> dict[str, np.ndarray]:

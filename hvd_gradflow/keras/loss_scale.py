@@ -11,12 +11,14 @@ from typing import Any
 
 from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.keras.bridge import bridge
+from hvd_gradflow.keras.reduction import Settings
 
 
 def agree(inner: Any, frame: FrameType | None) -> None:
     """Where a loss-scale optimizer around `inner` is among the callers, make it ask all ranks."""
     outer = _outer(inner, frame)
     if outer is not None:
+        refuse_staleness(inner.gradflow.settings)
         ask_all(outer, inner)
 
 
@@ -27,6 +29,16 @@ def require_agreement(inner: Any, frame: FrameType | None) -> None:
         raise UnsupportedError(
             "a LossScaleOptimizer around hvd.DistributedOptimizer(...) decides for its rank alone whether to"
             " skip a step: write hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(...))"
+        )
+
+
+def refuse_staleness(settings: Settings) -> None:
+    """Refuse a loss scale that may have changed since the gradients that are applied were made."""
+    if settings.max_staleness:
+        raise UnsupportedError(
+            "max_staleness > 0 with a LossScaleOptimizer (the policy mixed_float16): it divides by its"
+            " present scale, which may not be what these gradients were multiplied by, steps ago; use"
+            " mixed_bfloat16, or max_staleness=0"
         )
 
 

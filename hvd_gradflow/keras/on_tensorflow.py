@@ -40,10 +40,18 @@ __all__ = [
 
 
 def make_exchange(
-    choice: Any, process_set: Any, average: bool, predivide: float, sparse_as_dense: bool, importance: str
+    choice: Any,
+    process_set: Any,
+    average: bool,
+    predivide: float,
+    sparse_as_dense: bool,
+    importance: str,
+    max_staleness: int,
 ) -> GradientExchange:
     """Return the exchange of one optimizer."""
-    return GradientExchange(choice, process_set, average, predivide, sparse_as_dense, importance, "optimizer")
+    return GradientExchange(
+        choice, process_set, average, predivide, sparse_as_dense, importance, "optimizer", max_staleness
+    )
 
 
 def stock_reduce(

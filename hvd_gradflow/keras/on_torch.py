@@ -67,6 +67,8 @@ class TensorExchange(Streams):
             moment = moments(variables[index]) if self.may_normalize else None
             second = None if moment is None else on_host(moment.value, torch.float32)
             host.submit(name, on_host(gradients[index]), second)
+        for host in dict.fromkeys(host for host, _ in places):
+            host.end_step()
         results = list(gradients)
         for index, (host, name) in zip(present, places, strict=True):
             gradient = gradients[index]
@@ -90,10 +92,18 @@ def _spec(name: str, gradient: torch.Tensor) -> TensorSpec:
 
 
 def make_exchange(
-    choice: Any, process_set: Any, average: bool, predivide: float, sparse_as_dense: bool, importance: str
+    choice: Any,
+    process_set: Any,
+    average: bool,
+    predivide: float,
+    sparse_as_dense: bool,
+    importance: str,
+    max_staleness: int,
 ) -> TensorExchange:
     """Return the exchange of one optimizer; Keras' gradients on torch are dense by themselves."""
-    return TensorExchange(Terms(session, choice, process_set, average, predivide, importance, "optimizer"))
+    return TensorExchange(
+        Terms(session, choice, process_set, average, predivide, importance, "optimizer", max_staleness)
+    )
 
 
 def stock_reduce(

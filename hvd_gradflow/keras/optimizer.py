@@ -112,6 +112,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: Any = None,
     scale_local_gradients: bool = True,
+    max_staleness: int = 0,
 ) -> Any:
     """Wrap a Keras optimizer so that its gradients are reduced over the ranks before it uses them.
 
@@ -140,6 +141,13 @@ def DistributedOptimizer(
         ``gradient_accumulation_steps``.
     average_aggregated_gradients : bool
         Whether they are averaged over the passes, as Keras does by itself, rather than summed.
+    max_staleness : int
+        The optimizer applies the reduced gradients of so many steps ago, while those of the steps since
+        travel: on a slow network a step takes the longer of computing and communicating, not both. The same
+        on all ranks; buffers for gradients take `max_staleness` + 1 times the memory. In the first
+        `max_staleness` steps it applies zeros: `iterations`, learning-rate schedules, Adam's bias correction
+        and decoupled weight decay go on, momentum stays zero. The gradients of the last steps are not
+        applied. Not with a LossScaleOptimizer (``mixed_float16``), nor with sparse gradients.
 
     Raises
     ------
@@ -176,6 +184,7 @@ def DistributedOptimizer(
         scale_local_gradients,
         importance_of(optimizer),
         sums_passes=passes > 1 and not average_aggregated_gradients,
+        max_staleness=max_staleness,
     )
     return wrap(optimizer, name, settings, passes)
 
@@ -184,6 +193,7 @@ def _wrapped(optimizer: Any, name: str | None, settings: Settings, passes: int) 
     import keras
 
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        loss_scale.refuse_staleness(settings)
         loss_scale.ask_all(optimizer, _wrapped(optimizer.inner_optimizer, name, settings, passes))
         return optimizer
     missing = [hook for hook in _HOOKS if not hasattr(optimizer, hook)]
@@ -265,6 +275,7 @@ def PartialDistributedOptimizer(
     *,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
+    max_staleness: int = 0,
 ) -> Any:
     """Wrap an optimizer as :func:`DistributedOptimizer`, but leave gradients of some layers on their rank.
 
@@ -276,11 +287,14 @@ def PartialDistributedOptimizer(
         As of :func:`DistributedOptimizer`.
     backward_passes_per_step, average_aggregated_gradients, groups, process_set, scale_local_gradients
         As of :func:`DistributedOptimizer`.
+    max_staleness
+        As of :func:`DistributedOptimizer`.
     """
     made = DistributedOptimizer(
         optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
         gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients,
         groups=groups, process_set=process_set, scale_local_gradients=scale_local_gradients,
+        max_staleness=max_staleness,
     )  # fmt: skip
     for layer in layers(local_layers):
         for variable in layer.trainable_variables:

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from hvd_gradflow.errors import ConfigError, UnsupportedError
+from hvd_gradflow.frontend.delay import checked
 from hvd_gradflow.keras.bridge import bridge
 
 # Where optimizers keep the running second moment of each gradient.
@@ -30,6 +31,7 @@ class Settings:
     scale_local_gradients: bool
     importance: str
     sums_passes: bool  # gradients of several backward passes are summed, where Keras averages them
+    max_staleness: int = 0
 
     @staticmethod
     def of(
@@ -41,6 +43,7 @@ class Settings:
         scale_local_gradients: bool,
         importance: str,
         sums_passes: bool,
+        max_staleness: int = 0,
     ) -> Settings:
         """Fill in Horovod's defaults, and refuse what cannot be done."""
         hvd = bridge().hvd
@@ -58,6 +61,7 @@ class Settings:
             scale_local_gradients,
             importance,
             sums_passes,
+            max_staleness,
         )
 
 
@@ -73,6 +77,7 @@ class Reduction:
         self._local: dict[int, Any] = {}  # by id, which is good while the variable is kept
         self._bridge = bridge()
         choice, theirs = self._bridge.carrier(settings.compression, settings.op)
+        checked(settings.max_staleness, choice)
         if choice is None:
             self._stock = self._bridge.stock_reduce(
                 theirs,
@@ -86,7 +91,7 @@ class Reduction:
             average = settings.op == self._bridge.hvd.Average
             self.exchange = self._bridge.make_exchange(
                 choice, settings.process_set, average, settings.predivide, settings.sparse_as_dense,
-                settings.importance,
+                settings.importance, settings.max_staleness,
             )  # fmt: skip
 
     @property

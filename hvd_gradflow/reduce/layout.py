@@ -83,6 +83,15 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
+def identify_plan(
+    specs: Sequence[TensorSpec], codecs: Mapping[str, Codec], staleness: int
+) -> tuple[str, int]:
+    """Return the manifest of a stream's plan and its digest: of its tensors, and what else must be alike."""
+    lines = manifest(specs, codecs).splitlines()
+    text = "\n".join(f"{line}\tmax_staleness={staleness}" for line in lines)
+    return text, digest(text)
+
+
 def identify(specs: Sequence[TensorSpec], codecs: Mapping[str, Codec]) -> tuple[str, int]:
     """Return the manifest of some tensors and its digest."""
     text = manifest(specs, codecs)

@@ -74,8 +74,19 @@ class Normalizer:
         self._compared.clear()
         self._starts += 1
 
-    def enter(self, name: str, values: np.ndarray, residual: np.ndarray | None, finite: bool) -> Entered:
-        """Normalize one gradient and its residual, in place, unless nothing is known of it yet."""
+    def enter(
+        self,
+        name: str,
+        values: np.ndarray,
+        residual: np.ndarray | None,
+        finite: bool,
+        rescale: np.ndarray | None = None,
+    ) -> Entered:
+        """Normalize one gradient and its residual, in place, unless nothing is known of it yet.
+
+        With `rescale` the residual, which a reduction under way may be adding to, stays as it is: what it is
+        to be multiplied with afterwards is written there.
+        """
         moment = None if self._provided is None else self._provided(name)
         learns = moment is None
         if learns:
@@ -84,6 +95,12 @@ class Normalizer:
             self._moments.pop(name, None)
         seen = self._seen.get(name, 0)
         scale = None if moment is None else _root(moment, values.size, max(FLOOR, 2.0**-seen))
+        if rescale is not None:
+            rescale.fill(1.0)
+            self.restore(name, rescale)
+            if scale is not None:
+                _multiply(np.divide, rescale, scale, True)
+            residual = None
         self.restore(name, residual)
         if scale is not None:
             self._scales[name], self._seen[name] = scale, seen + 1

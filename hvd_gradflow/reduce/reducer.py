@@ -84,7 +84,8 @@ class Reducer:
         )
         self.closed = False
         self._sequence: dict[str, int] = {}
-        self._under_way: dict[str, Any] = {}
+        self._under_way: dict[str, list] = {}
+        self._left_behind: list[Any] = []  # under way when their names were forgotten
         self.residuals = Residuals()
         self.normalizer = Normalizer()
         self._joining: Handle | None = None
@@ -167,14 +168,16 @@ class Reducer:
         return GradientStream(self, specs, codec, **options)
 
     def submit(self, *, name, identity, codec, dtype, elements, source, target, factors, keep,
-               residual=None, backup=None, ends=(), finite=True, statistics=False, state=0):  # fmt: skip
+               residual=None, backup=None, rescale=None, ends=(), finite=True, statistics=False, state=0,
+               versions=1):  # fmt: skip
         """Hand one unit to the engine (used by streams); returns the engine's unit.
 
         `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
         all ranks must have alike. With `backup`, room for the residual, nobody needs to know whether the input
-        is `finite`: where a result is not, the residual becomes what it was.
+        is `finite`: where a result is not, the residual becomes what it was. Of one name `versions` may be
+        under way; `rescale` is what the residual is multiplied with once those before this one have ended.
         """
-        self.admit(name, codec)
+        self.admit(name, codec, versions)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
             self.engine.add_codec(codec)
         spec = codec.spec()
@@ -208,12 +211,13 @@ class Reducer:
             target=target,
             residual=0 if residual is None else residual.ctypes.data,
             backup=0 if backup is None else backup.ctypes.data,
+            rescale=0 if rescale is None else rescale.ctypes.data,
             ends=list(ends),
             finite=finite,
-            keep=(keep, residual, backup),
+            keep=(keep, residual, backup, rescale),
         )
         self._sequence[name] = sequence + 1
-        self._under_way[name] = unit
+        self._under_way[name] = [*_unfinished(self._under_way.get(name, ())), unit]
         return unit
 
     def join_async(self) -> Handle:
@@ -275,7 +279,7 @@ class Reducer:
 
     def _check_idle(self) -> None:
         owing = self.residuals.sizes()
-        busy = [name for name, unit in self._under_way.items() if name in owing and not unit.final]
+        busy = [n for n, units in self._under_way.items() if n in owing and _unfinished(units)]
         if busy:
             raise GradflowError(f"residuals while tensor {busy[0]!r} is under way: wait for it first")
 
@@ -298,15 +302,16 @@ class Reducer:
         """Make every unfinished and later reduction fail with `reason`, on all ranks."""
         self.engine.fail(self.domain, reason)
 
-    def admit(self, name: str, codec) -> None:
+    def admit(self, name: str, codec, versions: int = 1) -> None:
         """Refuse what cannot be submitted now, before anything has changed."""
         self._check_open()
         if self._joining is not None:
             raise GradflowError(f"tensor {name!r}: this rank has joined; wait for the join first")
-        before = self._under_way.get(name)
-        if before is not None and not before.final:
+        before = len(_unfinished(self._under_way.get(name, ())))
+        if before >= versions:
             raise GradflowError(
-                f"tensor {name!r} is already under way (step {self._sequence[name] - 1}); wait for it first"
+                f"tensor {name!r} is already under way (step {self._sequence[name] - before}); "
+                "wait for it first"
             )
         block, chunk = codec.spec()["block"], self.config.chunk_kib * 1024
         if 4 * block > chunk or codec.max_encoded_size(block) > chunk + chunk // 8:
@@ -325,9 +330,11 @@ class Reducer:
         if self._joining is not None:
             return  # while others go on, this rank must know what they know
         self.engine.forget(self.domain, [digest(name) for name in names])
+        self._left_behind = _unfinished(self._left_behind)
         for name in names:
             self._sequence.pop(name, None)
-            self._under_way.pop(name, None)
+            # The engine works on their memory.
+            self._left_behind += _unfinished(self._under_way.pop(name, ()))
 
     def _check_open(self) -> None:
         lifecycle.check_process()
@@ -367,6 +374,10 @@ class Reducer:
     def __exit__(self, kind, value, trace):
         if kind is None:
             self.close()
+
+
+def _unfinished(units) -> list:
+    return [unit for unit in units if not unit.final]
 
 
 def _codec(codec):

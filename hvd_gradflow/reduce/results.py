@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hvd_gradflow.device import arrays
-from hvd_gradflow.reduce.layout import DTYPES
+from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.reduce.layout import DTYPES, TensorSpec
 
 _NUMPY = {DTYPES["float32"]: np.float32, DTYPES["float64"]: np.float64}
 # Finite numbers; the largest bfloat16 is 0x7f7f.
@@ -48,3 +51,32 @@ def saturate(values: np.ndarray, dtype: int) -> None:
     if largest is not None and values.size and max(values.max(), -values.min()) > largest:
         over = np.isfinite(values) & (np.abs(values) > largest)
         values[over] = np.copysign(np.float32(largest), values[over])
+
+
+def written(engine: Any, values: np.ndarray, spec: TensorSpec, out: Any) -> Any:
+    """Write a reduced gradient, `values`, to `out`, or to a new array; returns it.
+
+    Raises
+    ------
+    GradflowError
+        `out` is not of the tensor's size and dtype, or not contiguous.
+    """
+    dtype = DTYPES[spec.dtype]
+    if out is None:
+        if spec.dtype in ("float32", "float64"):
+            return values.astype(spec.dtype).reshape(spec.shape)
+        out = np.empty(spec.shape, np.float16 if spec.dtype == "float16" else np.uint16)
+        address = out.ctypes.data
+    else:
+        target = arrays.view(out)
+        if not target.contiguous or target.size != spec.elements or target.dtype != dtype:
+            raise GradflowError(
+                f"tensor {spec.name!r}: out has {target.size} elements of {target.dtype_name} "
+                f"(contiguous: {target.contiguous}), expected {spec.elements} of {spec.dtype}, contiguous"
+            )
+        address = target.address
+    if values.dtype == np.float64:
+        target.numpy().reshape(-1)[:] = values
+    else:
+        engine.store(values.ctypes.data, address, dtype, values.size)
+    return out

@@ -11,15 +11,25 @@ from hvd_gradflow import events
 from hvd_gradflow.codec import get
 from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.device import arrays
-from hvd_gradflow.errors import GradflowError, unknown_name
+from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec, cut, feeds_back, identify
+from hvd_gradflow.reduce.lane import Lane, Lanes
+from hvd_gradflow.reduce.layout import (
+    DTYPES,
+    Bucket,
+    Slot,
+    TensorSpec,
+    cut,
+    feeds_back,
+    identify,
+    identify_plan,
+)
 from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
-from hvd_gradflow.reduce.results import saturate
+from hvd_gradflow.reduce.results import saturate, written
 
 _said: list[bool] = []  # that nothing is encoded on one node: once a process
 _IMPORTANCE = ("energy", "coordinate")
@@ -44,6 +54,10 @@ class GradientStream:
     second_moment : callable, optional
         Name to the optimizer's running second moment of a tensor, the same on all ranks, or None where it has
         none yet; for codecs with ``domain="normalized"``, which else keep one of their own.
+    max_staleness : int
+        Steps whose reductions may be under way while those of the next are submitted. With 0 each tensor is
+        waited for before it is submitted again. Otherwise :meth:`advance` ends each step, on all ranks at
+        the same place; memory for gradients is `max_staleness` + 1 times that of one step.
     """
 
     def __init__(
@@ -58,7 +72,10 @@ class GradientStream:
         postscale: float = 1.0,
         importance: str = "energy",
         second_moment: Callable[[str], Any] | None = None,
+        max_staleness: int = 0,
     ):
+        if max_staleness < 0:
+            raise ConfigError(f"max_staleness={max_staleness}: expected at least 0")
         if importance not in _IMPORTANCE:
             raise unknown_name("importance", importance, _IMPORTANCE)
         if scope in reducer.streams:
@@ -73,9 +90,10 @@ class GradientStream:
         self._policy = as_policy(codec).fresh()
         self._residuals = Residuals()
         self._normalizer = Normalizer(second_moment)
+        self.max_staleness = max_staleness
         self._rounds = 0
-        self._outstanding: set[str] = set()
-        self._statistics: dict[str, tuple[float, float]] = {}
+        self._lanes = Lanes((), self._residuals, reducer, max_staleness + 1, 0)
+        self._next_table: dict[str, Any] | None = None  # for the next step
         self._plans = 0
         self._identities: dict[str, tuple[str, int]] = {}  # unit name -> manifest and digest, in this plan
         Factors.of(op, reducer.size, True, prescale, postscale)
@@ -93,7 +111,8 @@ class GradientStream:
     def restart(self) -> None:
         """Begin again (after a join), knowing nothing that some rank may not."""
         self._rounds = 0
-        self._statistics = {}
+        self._next_table = None
+        self.drain()
         self._residuals.in_gradient_units(self._normalizer)
         self._normalizer.restart()
         self._table = self._policy.start(self.specs, self._importance, self.reducer.config.min_elements)
@@ -101,6 +120,7 @@ class GradientStream:
 
     def _plan(self) -> None:
         """Lay out the buckets anew and let all ranks compare what they registered."""
+        self.drain()
         self._residuals.in_gradient_units(self._normalizer)
         self._residuals.release()
         self.reducer.forget(self._identities)
@@ -108,11 +128,9 @@ class GradientStream:
         label = f"{self.scope}.{self._plans}."
         self._plans += 1
         buckets = cut(self.specs, self._table, self.reducer.config.bucket_mib * 2**20, label)
-        nodes = self.reducer.node_count
-        self._fillings = [Filling(bucket, self._residuals, nodes) for bucket in buckets]
-        self._place = {slot.spec.name: (f, slot) for f in self._fillings for slot in f.bucket.slots}
+        self._lanes = Lanes(buckets, self._residuals, self.reducer, self.max_staleness + 1, self._plans)
         plan = f"{label}plan"
-        self._identities[plan] = identify(self.specs, self._table)
+        self._identities[plan] = identify_plan(self.specs, self._table, self.max_staleness)
         self.reducer.submit(
             name=plan,
             identity=self._identities[plan],
@@ -133,7 +151,8 @@ class GradientStream:
         Parameters
         ----------
         name : str
-            One of `specs`, not submitted since its last `wait`.
+            One of `specs`, not submitted in this step, nor in any but the `max_staleness` last ones that were
+            not waited for.
         array : array_like
             On the CPU, any layout, of the registered size and dtype; free to change after the call.
 
@@ -143,9 +162,9 @@ class GradientStream:
             ``wait(timeout=None, out=None)`` writes the result into `out` (contiguous, same size and
             dtype) or returns a new array; it first sends what is incomplete, as :meth:`flush`.
         """
-        filling, slot = self._slot(name)
-        if name in self._outstanding:
-            raise GradflowError(f"tensor {name!r} is already under way in this step; wait for it first")
+        index, slot = self._slot(name)
+        lane = self._lanes.take(name)
+        filling = lane.fillings[index]
         source = arrays.contiguous(array)
         if source.size != slot.spec.elements or source.dtype != DTYPES[slot.spec.dtype]:
             raise GradflowError(
@@ -164,33 +183,70 @@ class GradientStream:
                 filling.owed[name] = owed
         if filling.normalizes:
             residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
-            filling.entered[name] = self._normalizer.enter(name, values, residual, finite)
+            rescale = None if filling.rescale is None else filling.rescale[slot.begin : slot.end]
+            filling.entered[name] = self._normalizer.enter(name, values, residual, finite, rescale)
         filling.present[name] = finite
-        self._outstanding.add(name)
+        lane.outstanding.add(name)
         if len(filling.present) == len(filling.bucket.slots):
             self._submit_whole(filling)
 
         def unit():
-            self.flush()
+            self._flush(lane)
             return filling.units[name]
 
         def collect(unit, out=None):
-            return self._collect(filling, slot, unit, out)
+            return self._collect(lane, filling, slot, unit, out)
 
         whole = filling.units.get(name)
         return Handle(self.reducer.engine, unit if whole is None else whole, name, collect)
 
     def flush(self) -> None:
         """Send what is incomplete, tensor by tensor; all ranks must lack the same ones."""
-        for filling in self._fillings:
+        self._flush(self._lanes.present)
+
+    def advance(self) -> None:
+        """End a step: send what is incomplete; what is submitted from now on belongs to the next step.
+
+        On all ranks at the same place, between the same submits and waits; without staleness as
+        :meth:`flush`.
+
+        Raises
+        ------
+        MismatchError, PeerError, WireError
+            Where this plans anew (a policy moved tensors), and what is under way has failed.
+        """
+        self.flush()
+        if not self.max_staleness:
+            return
+        lane = self._lanes.advance()
+        if not lane.outstanding:
+            self._end_round(lane)
+        if self._next_table is not None:
+            self._table, self._next_table = self._next_table, None
+            self._plan()
+
+    def drain(self) -> None:
+        """Wait until all that was sent is reduced here; the results stay, to be waited for as ever.
+
+        Raises
+        ------
+        MismatchError, PeerError, WireError
+            As :meth:`Handle.wait`.
+        """
+        self._lanes.drain()
+
+    def _flush(self, lane: Lane) -> None:
+        for filling in lane.fillings:
             for name in [n for n in filling.present if n not in filling.units]:
-                slot = self._place[name][1]
+                self._lanes.follow(filling, False)
+                slot = self._lanes.places[name][1]
                 finite = filling.present[name]
                 filling.units[name] = self._send(filling, f"{self.scope}: {name}", [slot], finite)
 
     def _submit_whole(self, filling: Filling) -> None:
         if filling.units:  # the first part left alone, so all must
             return
+        self._lanes.follow(filling, True)
         unit = self._send(filling, filling.bucket.name, filling.bucket.slots, all(filling.present.values()))
         filling.units = dict.fromkeys(filling.present, unit)
 
@@ -216,37 +272,37 @@ class GradientStream:
             target=values.ctypes.data,
             factors=self._factors(bucket),
             residual=None if filling.residual is None else filling.residual[begin:end],
+            rescale=None if filling.rescale is None else filling.rescale[begin:end],
             ends=[s.begin - begin for s in slots[1:]] + [end - begin],
             finite=finite,
             state=state,
             statistics=self._policy.wants_statistics and filling.residual is not None,
             keep=filling,
+            versions=self._lanes.count,
         )
 
     def _factors(self, bucket: Bucket) -> Factors:
         return Factors.of(self._op, self.reducer.size, bucket.codec.lossy, self._prescale, self._postscale)
 
-    def _collect(self, filling: Filling, slot: Slot, unit, out):
+    def _collect(self, lane: Lane, filling: Filling, slot: Slot, unit, out):
         name = slot.spec.name
         values = filling.values[slot.begin : slot.end]
         if filling.normalizes:
             self._normalizer.leave(name, values, unit.finite, filling.entered.pop(name))
         if self._op == "average" and filling.bucket.codec.lossy:
             saturate(values, DTYPES[slot.spec.dtype])
-        result = self._written(values, slot.spec, out)
-        if not unit.finite and name in filling.owed:
-            self._residuals.keep(name, filling.owed[name])
+        result = written(self.reducer.engine, values, slot.spec, out)
+        self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:
-            self._note(filling, slot, unit)
-        self._outstanding.discard(name)
+            self._note(lane, filling, slot, unit)
+        lane.outstanding.discard(name)
         filling.present.pop(name, None)
         filling.units.pop(name, None)
-        filling.owed.pop(name, None)
-        if not self._outstanding:
-            self._end_round()
+        if not lane.outstanding and (lane.sent or not self.max_staleness):
+            self._end_round(lane)
         return result
 
-    def _note(self, filling: Filling, slot: Slot, unit) -> None:
+    def _note(self, lane: Lane, filling: Filling, slot: Slot, unit) -> None:
         if filling.energies[0] is not unit:
             filling.energies = (unit, unit.energies())
         energies = filling.energies[1]
@@ -254,47 +310,31 @@ class GradientStream:
             return
         gradient, residual, _ = energies[slot.index if len(energies) > 1 else 0]
         if gradient > 0:
-            self._statistics[slot.spec.name] = (gradient, residual)
+            lane.statistics[slot.spec.name] = (gradient, residual)
 
-    def _written(self, values: np.ndarray, spec: TensorSpec, out):
-        dtype = DTYPES[spec.dtype]
-        if out is None:
-            if spec.dtype in ("float32", "float64"):
-                return values.astype(spec.dtype).reshape(spec.shape)
-            out = np.empty(spec.shape, np.float16 if spec.dtype == "float16" else np.uint16)
-            address = out.ctypes.data
-        else:
-            target = arrays.view(out)
-            if not target.contiguous or target.size != spec.elements or target.dtype != dtype:
-                raise GradflowError(
-                    f"tensor {spec.name!r}: out has {target.size} elements of {target.dtype_name} "
-                    f"(contiguous: {target.contiguous}), expected {spec.elements} of {spec.dtype}, contiguous"
-                )
-            address = target.address
-        if values.dtype == np.float64:
-            target.numpy().reshape(-1)[:] = values
-        else:
-            self.reducer.engine.store(values.ctypes.data, address, dtype, values.size)
-        return out
-
-    def _end_round(self) -> None:
+    def _end_round(self, lane: Lane) -> None:
         """All of a step was waited for, on every rank at this point: the policy may change its mind."""
+        statistics, lane.statistics = lane.statistics, {}
+        if lane.plan != self._plans or self._next_table is not None:
+            return  # it tells of codecs that are no more
         self._rounds += 1
         if not self._policy.wants_statistics:
             return
-        statistics, self._statistics = self._statistics, {}
         table = self._policy.update(dict(sorted(statistics.items())))
         if table is not None and table != self._table:
             moved = {n: c.name for n, c in table.items() if c != self._table[n]}
             events.emit("codecs", scope=self.scope, moved=moved)
-            self._table = dict(table)
-            self._plan()
+            if self.max_staleness:
+                self._next_table = dict(table)  # the present step may have begun, in another order elsewhere
+            else:
+                self._table = dict(table)
+                self._plan()
 
     # -- what it is made of ----------------------------------------------------------------------
 
-    def _slot(self, name: str) -> tuple[Filling, Slot]:
+    def _slot(self, name: str) -> tuple[int, Slot]:
         try:
-            return self._place[name]
+            return self._lanes.places[name]
         except KeyError:
             raise GradflowError(f"scope {self.scope!r} has no tensor {name!r}") from None
 
@@ -303,8 +343,11 @@ class GradientStream:
         return dict(self._table)
 
     def residual_state(self) -> dict[str, np.ndarray]:
-        """Return what error feedback still owes, by name, of the tensors' shapes; collective."""
-        self._check_idle()
+        """Return what error feedback still owes, by name, of the tensors' shapes; collective.
+
+        Of all steps that were sent, also those that were not waited for.
+        """
+        self._settle()
         self._residuals.in_gradient_units(self._normalizer)
         if not any(feeds_back(codec) for codec in self._table.values()):
             return {}
@@ -314,7 +357,7 @@ class GradientStream:
 
     def load_residual_state(self, state: dict[str, Any]) -> None:
         """Continue with a saved state; collective. Names that are missing start at zero."""
-        self._check_idle()
+        self._settle()
         self._residuals.in_gradient_units(self._normalizer)
         by_name = {s.name: s for s in self.specs}
         for name, value in state.items():
@@ -327,10 +370,13 @@ class GradientStream:
                 )
         self._residuals.replace(state, self.reducer.rank)
 
-    def _check_idle(self) -> None:
-        if self._outstanding:
-            name = min(self._outstanding)
+    def _settle(self) -> None:
+        """Drain, between steps only."""
+        lane = self._lanes.present
+        if lane.outstanding and not lane.sent:
+            name = min(lane.outstanding)
             raise GradflowError(f"residuals while tensor {name!r} is under way: wait for it first")
+        self.drain()
 
     def close(self) -> None:
         """Let the reducer forget this stream; what is under way must have been waited for."""

@@ -8,6 +8,7 @@ import horovod.tensorflow as stock
 import tensorflow as tf
 from horovod.tensorflow import Average, global_process_set
 
+from hvd_gradflow.frontend.delay import checked
 from hvd_gradflow.frontend.importance import importance_of
 from hvd_gradflow.keras.optimizer import DistributedOptimizer as KerasOptimizer
 from hvd_gradflow.tensorflow.carrier import carrier
@@ -31,6 +32,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: Any = global_process_set,
     scale_local_gradients: bool = True,
+    max_staleness: int = 0,
 ) -> Any:
     """Wrap an optimizer so that its gradients are reduced over the ranks before it uses them.
 
@@ -46,6 +48,8 @@ def DistributedOptimizer(
         As in Horovod.
     sparse_as_dense, op, gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients
         As in Horovod.
+    max_staleness : int
+        As of :func:`hvd_gradflow.keras.DistributedOptimizer`.
 
     Raises
     ------
@@ -68,8 +72,10 @@ def DistributedOptimizer(
             groups,
             process_set,
             scale_local_gradients,
+            max_staleness,
         )
     choice, theirs = carrier(compression, op)
+    max_staleness = checked(max_staleness, choice)
     made = stock.DistributedOptimizer(
         optimizer,
         name,
@@ -91,7 +97,7 @@ def DistributedOptimizer(
         return made
     exchange = GradientExchange(
         choice, process_set, op == Average, gradient_predivide_factor, sparse_as_dense,
-        importance_of(optimizer), "optimizer",
+        importance_of(optimizer), "optimizer", max_staleness,
     )  # fmt: skip
 
     def reduce(gradients: Any, variables: Any, use_generic_names: bool = False) -> list[Any]:

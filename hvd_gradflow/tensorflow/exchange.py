@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_gradflow import config
+from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.frontend.exchange import HostExchange, Terms
 from hvd_gradflow.frontend.kinds import distinct
 from hvd_gradflow.frontend.streams import Streams
@@ -32,6 +33,8 @@ class GradientExchange(Streams):
         As of :class:`Terms`.
     sparse_as_dense : bool
         Whether sparse gradients are reduced as dense ones.
+    max_staleness
+        As of :class:`Terms`; sparse gradients are refused then.
     """
 
     def __init__(
@@ -43,8 +46,11 @@ class GradientExchange(Streams):
         sparse_as_dense: bool = False,
         importance: str = "energy",
         kind: str = "tape",
+        max_staleness: int = 0,
     ) -> None:
-        super().__init__(Terms(session, choice, process_set, average, predivide, importance, kind))
+        super().__init__(
+            Terms(session, choice, process_set, average, predivide, importance, kind, max_staleness)
+        )
         self.sparse_as_dense = sparse_as_dense
         self._bucket = config.load().bucket_mib * 2**20 / 4
         self._sparse = sparse.SparseExchange(choice, process_set, average, self.sent_by_horovod)
@@ -73,6 +79,11 @@ class GradientExchange(Streams):
                 slices.append(index)
             elif gradient is not None:
                 dense.append(index)
+        if slices and self.terms.max_staleness:
+            raise UnsupportedError(
+                f"the gradient of {name_of(variables[slices[0]])!r} is sparse (tf.IndexedSlices): with"
+                " max_staleness > 0 only dense ones are carried; use sparse_as_dense=True"
+            )
         if dense:
             found = self._reduce_dense(
                 [tf.convert_to_tensor(gradients[i]) for i in dense], [variables[i] for i in dense], moments
@@ -106,6 +117,8 @@ class GradientExchange(Streams):
         dtypes, shapes = [g.dtype for g in gradients], [spec.shape for spec in specs]
 
         def finish(*_: Any) -> list[np.ndarray]:
+            for host in dict.fromkeys(host for host, _ in places):
+                host.end_step()
             return [
                 host.wait(name, np.empty(shape, dtype.as_numpy_dtype))
                 for (host, name), shape, dtype in zip(places, shapes, dtypes, strict=True)

@@ -10,6 +10,7 @@ from horovod.tensorflow import Average, ProcessSet, global_process_set
 from horovod.tensorflow import DistributedGradientTape as StockTape
 
 from hvd_gradflow.errors import ConfigError, UnsupportedError
+from hvd_gradflow.frontend.delay import checked
 from hvd_gradflow.frontend.layers import layers
 from hvd_gradflow.tensorflow.carrier import carrier
 from hvd_gradflow.tensorflow.choice import Compression
@@ -107,6 +108,7 @@ def DistributedGradientTape(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    max_staleness: int = 0,
 ) -> tf.GradientTape:
     """Wrap a tape so that :meth:`gradient` returns gradients that are reduced over the ranks.
 
@@ -125,17 +127,24 @@ def DistributedGradientTape(
         As in Horovod.
     scale_local_gradients : bool
         Whether gradients of local sources are divided by the number of ranks.
+    max_staleness : int
+        :meth:`gradient` returns the reduced gradients of so many steps ago, while those of the steps since
+        travel; zeros in the first steps. The gradients of the last steps are returned to nobody. The same on
+        all ranks; buffers for gradients take `max_staleness` + 1 times the memory. Each step must have
+        gradients of the same variables, all dense. Gradients of local sources are those of this step.
 
     Raises
     ------
     UnsupportedError
-        For a compression that this job cannot carry, or inside a function that XLA compiles.
+        For a compression that this job cannot carry, or inside a function that XLA compiles. For
+        `max_staleness` where gradients take Horovod's own way, or are sparse.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ConfigError("gradient_predivide_factor is for op=hvd.Average only")
     if isinstance(gradtape, _Reduced):
         raise ConfigError("this tape is distributed already: take its gradients, and do not wrap it again")
     choice, theirs = carrier(compression, op)
+    max_staleness = checked(max_staleness, choice)
     if choice is None:
         return StockTape(gradtape, device_dense, device_sparse, theirs, sparse_as_dense, op,
                          gradient_predivide_factor, num_groups, groups, process_set,
@@ -149,6 +158,7 @@ def DistributedGradientTape(
             "average": op == Average,
             "predivide": gradient_predivide_factor,
             "sparse_as_dense": sparse_as_dense,
+            "max_staleness": max_staleness,
         },
     }
     tape._adopt(gradtape, settings)
@@ -168,6 +178,7 @@ def PartialDistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    max_staleness: int = 0,
 ) -> tf.GradientTape:
     """Wrap a tape as :func:`DistributedGradientTape`, but leave the gradients of some layers on their rank.
 
@@ -177,12 +188,12 @@ def PartialDistributedGradientTape(
         Layers that each rank trains for itself; they must be built.
     gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor
         As of :func:`DistributedGradientTape`.
-    num_groups, groups, process_set, scale_local_gradients
+    num_groups, groups, process_set, scale_local_gradients, max_staleness
         As of :func:`DistributedGradientTape`.
     """
     tape = DistributedGradientTape(
         gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor,
-        num_groups, groups, process_set, scale_local_gradients,
+        num_groups, groups, process_set, scale_local_gradients, max_staleness,
     )  # fmt: skip
     for layer in layers(local_layers):
         for variable in layer.trainable_weights:

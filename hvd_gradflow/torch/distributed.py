@@ -9,8 +9,9 @@ from horovod.torch import optimizer as stock
 from horovod.torch.mpi_ops import Average, ProcessSet, global_process_set, nccl_built
 
 from hvd_gradflow.frontend.carrier import carrier
+from hvd_gradflow.frontend.delay import checked
 from hvd_gradflow.frontend.importance import importance_of
-from hvd_gradflow.torch import session
+from hvd_gradflow.torch import session, staleness
 from hvd_gradflow.torch.choice import Choice, Compression, as_choice
 from hvd_gradflow.torch.exchange import GradientExchange
 from hvd_gradflow.torch.tensors import DTYPES, on_host
@@ -31,12 +32,19 @@ def DistributedOptimizer(
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    max_staleness: int = 0,
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that gradients are reduced over the ranks before each step.
 
     As ``horovod.torch.DistributedOptimizer``, with the same arguments. In addition the optimizer has
     ``residual_state()`` and ``load_residual_state(state)`` for checkpoints: collective over the process set,
     error-feedback residuals by parameter name, independent of the number of ranks.
+
+    With ``max_staleness=k`` a step applies the reduced gradients of k steps ago, while those of the steps
+    since travel: on a slow network a step takes the longer of computing and communicating, not both. In the
+    first k steps gradients are zero and the wrapped optimizer is not called. ``drain()`` applies what is left
+    at the end. What is under way is not part of ``state_dict()``: who continues from a checkpoint that was
+    saved without ``drain()`` has lost the gradients of k steps, and begins with k steps that apply nothing.
 
     Parameters
     ----------
@@ -47,18 +55,24 @@ def DistributedOptimizer(
     compression : Choice, or one of Horovod's own compressors
         ``hvd.Compression.adaptive``, ``hvd.Compression.int8(block=512)``, ... With a compressor of Horovod's
         the gradients take Horovod's own way.
+    max_staleness : int
+        Steps between a gradient and its use, the same on all ranks; with one rank there are none. Buffers for
+        gradients take `max_staleness` + 1 times the memory. Not with sparse gradients, closures or a
+        GradScaler.
 
     Raises
     ------
     UnsupportedError
         For a compression that this job cannot carry: op is Adasum, Min, Max or Product, Horovod runs without
-        MPI or without MPI_THREAD_MULTIPLE, or a parameter's dtype has no codec.
+        MPI or without MPI_THREAD_MULTIPLE, or a parameter's dtype has no codec. For `max_staleness` where
+        gradients take Horovod's own way.
     """
     if named_parameters is not None:
         named_parameters = list(named_parameters)
     choice = as_choice(compression)
     if choice is not None:
         choice, compression = carrier(session.session, choice, op)
+    max_staleness = checked(max_staleness, choice)
     wrapped = stock.DistributedOptimizer(
         optimizer,
         named_parameters,
@@ -73,7 +87,7 @@ def DistributedOptimizer(
     )
     exchange = None
     if choice is not None:
-        parameters = _ours(wrapped, named_parameters, choice)
+        parameters = _ours(wrapped, named_parameters, choice, max_staleness)
         if parameters:
             exchange = GradientExchange(
                 choice,
@@ -84,6 +98,7 @@ def DistributedOptimizer(
                 sparse_as_dense=sparse_as_dense,
                 importance=importance_of(optimizer),
                 second_moment=lambda p: second_moment_of(wrapped, p),
+                max_staleness=max_staleness,
             )
     _graft(wrapped, exchange)
     return wrapped
@@ -99,7 +114,9 @@ def second_moment_of(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) 
     return None
 
 
-def _ours(wrapped: Any, named: list | None, choice: Choice) -> list[tuple[str, torch.Tensor]]:
+def _ours(
+    wrapped: Any, named: list | None, choice: Choice, max_staleness: int
+) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters that our reducer takes, in the order of the model; none without other ranks.
 
     Horovod has hooks on `_requires_update` only: none with one rank, and none outside of the process set.
@@ -108,7 +125,7 @@ def _ours(wrapped: Any, named: list | None, choice: Choice) -> list[tuple[str, t
         named = [(wrapped._parameter_names[p], p) for group in wrapped.param_groups for p in group["params"]]
     names = wrapped._parameter_names  # one name a parameter, where `named` may hold several
     hooked = [(name, p) for name, p in named if p in wrapped._requires_update and names[p] == name]
-    if not choice.lossless:
+    if not choice.lossless or max_staleness:
         return hooked
     # Uncompressed, Horovod has better ways between GPUs, and its own words for dtypes that nobody carries.
     return [(n, p) for n, p in hooked if p.dtype in DTYPES and not (p.is_cuda and nccl_built())]
@@ -151,9 +168,13 @@ def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
     cls.zero_grad = zero_grad
     if hasattr(wrapped, "op"):  # not the Adasum optimizer, which has a way of its own
         cls.step = step
-    methods: list[Any] = [residual_state, load_residual_state]
+    methods: list[Any] = [residual_state, load_residual_state, staleness.drain_by(horovods_step)]
     if exchange is not None:
-        methods += [_allreduce_grad_async, _grouped_allreduce_grad_async, synchronize, load_state_dict]
+        methods += [_allreduce_grad_async, _grouped_allreduce_grad_async, load_state_dict]
+        methods.append(staleness.synchronize if exchange.max_staleness else synchronize)
+    if exchange is not None and exchange.max_staleness:
+        cls.step = staleness.step_by(horovods_step)
+        vars(cls.step)["hooked"] = True
     for method in methods:
         setattr(cls, method.__name__, method)
 
@@ -188,6 +209,7 @@ def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> None:
         for one in handle if isinstance(handle, _Members) else [(handle, None)]:
             if callable(one[0]):
                 one[0]()
+    self.gradflow.drop()
     _Stock.load_state_dict(self, *args, **kwargs)
 
 

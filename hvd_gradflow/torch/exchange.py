@@ -12,6 +12,7 @@ from horovod.torch import mpi_ops
 
 from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.frontend import watchdog
+from hvd_gradflow.frontend.delay import Delay
 from hvd_gradflow.frontend.sparse import key_of
 from hvd_gradflow.torch import session, sparse
 from hvd_gradflow.torch.choice import Choice
@@ -39,6 +40,13 @@ class GradientExchange:
         How the optimizer weighs errors.
     second_moment : callable
         Parameter to the optimizer's running second moment of its gradient, or None where there is none.
+    max_staleness : int
+        Steps between a gradient and its use.
+
+    Attributes
+    ----------
+    applies : bool
+        Whether there are reduced gradients in place since the last step ended; with staleness only.
     """
 
     def __init__(
@@ -51,6 +59,7 @@ class GradientExchange:
         sparse_as_dense: bool,
         importance: str,
         second_moment: Callable[[torch.Tensor], Any],
+        max_staleness: int = 0,
     ) -> None:
         by_name = dict(parameters)
         self.choice = choice
@@ -69,7 +78,11 @@ class GradientExchange:
             postscale=predivide,
             importance=importance,
             second_moment=lambda name: second_moment(by_name[name]),
+            max_staleness=max_staleness,
         )
+        self.max_staleness = max_staleness
+        self.applies = False
+        self._delay: Delay[dict[torch.Tensor, Callable[..., Any]]] = Delay(max_staleness)
         self.sent_by_horovod: Counter[str] = Counter()
         self._sparse: set[torch.Tensor] = set()
         self._agreed = -1  # joins so far when the ranks last agreed on what is sparse
@@ -78,9 +91,17 @@ class GradientExchange:
     def __contains__(self, parameter: torch.Tensor) -> bool:
         return parameter in self.names
 
-    def start(self, parameter: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Submit the gradient of `parameter`; returns what waits for it and gives the result."""
+    def start(self, parameter: torch.Tensor) -> Callable[..., torch.Tensor]:
+        """Submit the gradient of `parameter`; returns what waits for it and gives the result.
+
+        A dense result is written to the gradient, or to the tensor that the call names.
+        """
         name, gradient = self.names[parameter], parameter.grad
+        if self.max_staleness and gradient.layout != torch.strided:
+            raise UnsupportedError(
+                f"the gradient of {name!r} has layout {gradient.layout}: with max_staleness > 0 only dense"
+                " gradients are carried (an embedding makes them with sparse=False)"
+            )
         if gradient.layout == torch.sparse_coo:
             self._sparse.add(parameter)
             if not self.sparse_as_dense:
@@ -93,7 +114,34 @@ class GradientExchange:
                 f"the gradient of {name!r} has layout {gradient.layout}, expected strided or sparse_coo"
             )
         handle = self.stream.submit(name, on_host(gradient, parameter.dtype))
-        return lambda: fetch(handle, gradient, parameter.dtype)
+        return lambda into=gradient: fetch(handle, into, parameter.dtype)
+
+    def end_step(self, waits: dict[torch.Tensor, Callable[..., Any]]) -> None:
+        """End a step with staleness: put the gradients that are due in place, or zeros while none are.
+
+        `waits` has what :meth:`start` returned, for each parameter.
+        """
+        self.stream.advance()
+        due = self._delay.push(waits, session.joins(self.reducer))
+        self.applies = due is not None
+        if due is not None:
+            _put(due)
+        else:
+            for parameter in waits:
+                parameter.grad.zero_()
+
+    def due(self) -> bool:
+        """Put the gradients of the oldest step under way in place; False if there is none."""
+        step = self._delay.take()
+        if step is not None:
+            _put(step)
+        return step is not None
+
+    def drop(self) -> None:
+        """Wait for all that is under way, and forget it."""
+        while (step := self._delay.take()) is not None:
+            for parameter, wait in step.items():
+                wait(torch.empty_like(parameter))
 
     def missing(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the zero gradient of a parameter that had no part in this rank's loss."""
@@ -168,6 +216,13 @@ class GradientExchange:
         plain = gradient._values().nbytes + gradient._indices().nbytes
         others = self.reducer.size - 1
         session.on_horovods_wire(self.sent_by_horovod, sent * others, plain * others)
+
+
+def _put(step: Mapping[torch.Tensor, Callable[..., Any]]) -> None:
+    for parameter, wait in step.items():
+        if parameter.grad is None:
+            parameter.grad = torch.empty_like(parameter)
+        wait(parameter.grad)
 
 
 def _is_sparse(parameter: torch.Tensor) -> bool:

@@ -31,6 +31,7 @@ class KerasExchange(Exchange):
             sparse_as_dense=getattr(self.options, "sparse_as_dense", False),
             backward_passes_per_step=self.options.backward_passes,
             average_aggregated_gradients=True,
+            max_staleness=self.options.max_staleness,
         )
 
     def broadcast(self, model: keras.Model) -> None:

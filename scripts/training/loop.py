@@ -47,6 +47,8 @@ def train(model: torch.nn.Module, data: Data, exchange: TorchExchange, options: 
         _step(optimizer, scaler)
         progress.step(done + 1, f"loss {loss.item() * options.backward_passes:.3f}")
     progress.end()
+    if options.max_staleness:
+        optimizer.drain()
     return total
 
 

@@ -62,6 +62,13 @@ def parser(
         metavar="R",
         help="byte budget of adaptive or deadzone: 1/R of float32; short for --option target_ratio=R",
     )
+    exchange.add_argument(
+        "--max-staleness",
+        type=int,
+        default=0,
+        metavar="K",
+        help="apply the gradients of K steps ago, while those of the steps since travel",
+    )
     p.set_defaults(framework=framework)
     if framework == "torch":
         exchange.add_argument(
@@ -121,6 +128,12 @@ def parse(p: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argp
         value = getattr(options, name)
         if value is not None and value < 1:
             p.error(f"--{name.replace('_', '-')} {value}: expected at least 1")
+    if options.max_staleness < 0:
+        p.error(f"--max-staleness {options.max_staleness}: expected at least 0")
+    if options.max_staleness and options.amp:
+        p.error("--max-staleness with --amp: the loss scale may have changed since the gradients were made")
+    if options.max_staleness and getattr(options, "stock_horovod", False):
+        p.error("--max-staleness with --stock-horovod: unmodified Horovod applies this step's gradients")
     if options.epochs is None and options.steps is None:
         options.epochs, options.steps = options.usual_length
     if options.lr is None:

@@ -72,6 +72,7 @@ def measured(
         "weights_sha256": exchange.weights_sha256(model),
         "compression": options.compression,
         "options": options.compression_options,
+        "max_staleness": options.max_staleness,
         "world_size": exchange.size,
     }
 
@@ -90,8 +91,9 @@ def text(summary: dict) -> str:
     chosen = ", ".join(
         (summary["compression"], *(f"{key}={value}" for key, value in summary["options"].items()))
     )
+    late = f", gradients of {summary['max_staleness']} steps ago" if summary["max_staleness"] else ""
     lines = {
-        "compression": f"{chosen}, {summary['world_size']} ranks",
+        "compression": f"{chosen}, {summary['world_size']} ranks{late}",
         metric.name: f"{metric.digits_of(summary[metric.key])} {metric.unit} after {summary['steps']} steps "
         f"in {summary['seconds']:.1f} s",
         "gradients": f"{summary['gradient_bytes_per_step'] / 1e3:.1f} kB a step; {travelled}",

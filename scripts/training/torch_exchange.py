@@ -23,11 +23,13 @@ class TorchExchange(Exchange):
         """Wrap an optimizer; parameters and state of rank 0 go to all."""
         self.hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         self.hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        late = self.options.max_staleness
         return self.hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
             compression=self._compression_of(model),
             backward_passes_per_step=self.options.backward_passes,
+            **({"max_staleness": late} if late else {}),  # unmodified Horovod has no such argument
         )
 
     def _compression_of(self, model: torch.nn.Module) -> Any:

@@ -62,6 +62,27 @@ elif case.startswith("moments"):
     if case == "moments later":
         stream.submit("w", np.ones(5000, np.float32)).wait()
     expect(lambda: stream.submit("w", np.ones(5000, np.float32)).wait())
+elif case == "staleness":
+    stream = reducer.stream([TensorSpec("w", (5000,))], "int8", max_staleness=2 if culprit else 1)
+    expect(lambda: stream.submit("w", np.ones(5000, np.float32)).wait())
+elif case.startswith("versions"):
+    # Four versions, of which three are queued while the culprit, which is stopped, announces none.
+    stream = reducer.stream([TensorSpec("w", (5000,))], "int8", max_staleness=3)
+    if culprit and case == "versions":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    handles = []
+    for _ in range(4):
+        handles.append(stream.submit("w", np.ones(5000, np.float32)))
+        stream.advance()
+    if case == "versions closed":  # under way at the end: not an error, nobody asks for the results
+        print(f"RANK {rank} fine", flush=True)
+    else:
+        for handle in handles:
+            try:
+                handle.wait()
+            except GradflowError as error:
+                print(f"RANK {rank} {type(error).__name__}: {error}", flush=True)
+        raise SystemExit(0)  # and yet not exit code 0
 elif case == "missing":
     if culprit:
         time.sleep(30)

@@ -230,6 +230,7 @@ def sets(_: Reducer) -> None:
     check("world", np.allclose(world.allreduce(np.ones(3, np.float32), "w", op="sum"), comm.size))
 
 
-with Reducer(comm) as reducer:
-    for part in (buckets, partial, telescopes, moving, adaptive, sick, joining, sets):
-        part(reducer)
+if __name__ == "__main__":
+    with Reducer(comm) as reducer:
+        for part in (buckets, partial, telescopes, moving, adaptive, sick, joining, sets):
+            part(reducer)

@@ -45,6 +45,15 @@ def test_other_plan_is_named_before_data_moves():
     assert "tensor 'b', step 0: ranks [2] sent shape [2000, 2], expected shape [4000]" in run.stdout
 
 
+def test_other_staleness_is_named():
+    words = "tensor 'w', step 0: ranks [2] sent max_staleness=2, expected max_staleness=1"
+    assert words in fail("staleness", 3).stdout
+
+
+def test_queued_versions_end_in_the_error_too():
+    assert fail("versions").stdout.count("RANK 0 PeerError") == 4
+
+
 @pytest.mark.parametrize(
     ("case", "words"),
     [
@@ -102,7 +111,7 @@ def test_configuration_must_be_equal():
     assert "MismatchError: setting window: ranks [2] have 3, the others 4" in run.stdout
 
 
-@pytest.mark.parametrize("case", ["fine", "early"])
+@pytest.mark.parametrize("case", ["fine", "early", "versions closed"])
 def test_peaceful_end(case):
     run = mpirun(3, [PROGRAM, case], timeout=60, env=SOON).check()
     assert run.stdout.count("fine") == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi_launcher import mpirun
+from tests.mpi_launcher import all_ok, checks_of, mpirun
 
 pytestmark = pytest.mark.mpi
 PROGRAM = Path(__file__).with_name("reduce_values.py")
@@ -41,6 +41,13 @@ def test_values_under_other_settings(ranks, per_node, settings):
     run = mpirun(ranks, [PROGRAM], timeout=250, env=env).check()
     assert "FAILED" not in run.stdout, run.stdout
     assert run.stdout.count("OK ") == 35
+
+
+@pytest.mark.parametrize(("ranks", "per_node"), [(2, 1), (3, 2)])
+def test_steps_under_way(ranks, per_node):
+    program = PROGRAM.with_name("reduce_stale.py")
+    run = mpirun(ranks, [program], timeout=150, env={"GRADFLOW_RANKS_PER_NODE": str(per_node)})
+    all_ok(run, checks_of(program))
 
 
 @pytest.mark.parametrize(("ranks", "per_node"), [(1, 0), (2, 0), (2, 1), (3, 2), (4, 2)])

@@ -72,6 +72,16 @@ def test_keras_on_torch(mpirun):
 
 
 @pytest.mark.parametrize(
+    ("backend", "names"),
+    [("tensorflow", None), ("torch", ["the_trajectory_is_that_of_late_gradients", "refused"])],
+)
+def test_staleness(mpirun, backend, names):
+    names = names or sorted(checks_of(HERE / "keras_stale.py"))
+    env = {**APART, "KERAS_BACKEND": backend}
+    all_ok(mpirun(2, [HERE / "keras_stale.py", *names], timeout=280, env=env), names)
+
+
+@pytest.mark.parametrize(
     ("mode", "how", "settings", "sentence"),
     [
         ("other_variables", "eager", {}, r"extra"),

@@ -63,6 +63,11 @@ def test_dropin(mpirun, ranks):
     all_ok(run, checks_of(HERE / "torch_dropin.py"))
 
 
+def test_staleness(mpirun):
+    run = mpirun(2, [HERE / "torch_stale.py", "dropin"], timeout=240, env=APART)
+    all_ok(run, checks_of(HERE / "torch_stale.py"))
+
+
 def test_stock_under_horovodrun(horovodrun):
     run = horovodrun(3, [HERE / "torch_stock.py", "stock"], timeout=240, env=APART)
     all_ok(run, checks_of(HERE / "torch_stock.py"))

@@ -1,0 +1,142 @@
+"""The buffers of the steps under way, a lane for each (docs/architecture.md, "Bounded staleness")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.reduce.filling import Filling
+from hvd_gradflow.reduce.layout import Bucket, feeds_back
+from hvd_gradflow.reduce.residuals import Residuals
+
+if TYPE_CHECKING:
+    from hvd_gradflow.reduce.reducer import Reducer
+
+
+class Lane:
+    """One filling for each bucket of a plan.
+
+    Attributes
+    ----------
+    plan : int
+        Number of the plan.
+    outstanding : set of str
+        Tensors that were submitted and not waited for.
+    sent : bool
+        Whether the step has ended: nothing more will be submitted in it.
+    statistics : dict
+        Name to the energies of gradient and residual, of what was waited for.
+    """
+
+    def __init__(self, fillings: Sequence[Filling], plan: int) -> None:
+        self.fillings = tuple(fillings)
+        self.plan = plan
+        self.outstanding: set[str] = set()
+        self.sent = False
+        self.statistics: dict[str, tuple[float, float]] = {}
+
+
+class Lanes:
+    """All lanes of one plan; the residual of a bucket is theirs in common.
+
+    Parameters
+    ----------
+    buckets : sequence of Bucket
+    residuals : Residuals
+    reducer : Reducer
+    count : int
+        One more than the steps that may be under way beside the present one.
+    plan : int
+        Number of the plan.
+    """
+
+    def __init__(
+        self, buckets: Sequence[Bucket], residuals: Residuals, reducer: Reducer, count: int, plan: int
+    ) -> None:
+        self._residuals, self._engine = residuals, reducer.engine
+        pairs = [
+            (bucket, np.zeros(bucket.elements, np.float32) if feeds_back(bucket.codec) else None)
+            for bucket in buckets
+        ]
+        for bucket, residual in pairs:
+            if residual is not None:
+                for slot in bucket.slots:
+                    residuals.hold(slot.spec.name, residual[slot.begin : slot.end])
+        nodes = reducer.node_count
+        self._lanes = [Lane([Filling(b, r, nodes, count == 1) for b, r in pairs], plan) for _ in range(count)]
+        self._step = 0
+        self._whole: dict[str, bool] = {}  # bucket -> it went in one piece when it was sent last
+        self.places = {slot.spec.name: (i, slot) for i, bucket in enumerate(buckets) for slot in bucket.slots}
+
+    @property
+    def count(self) -> int:
+        """Number of lanes."""
+        return len(self._lanes)
+
+    @property
+    def present(self) -> Lane:
+        """The lane of the present step; it may still hold an earlier one."""
+        return self._lanes[self._step % self.count]
+
+    def take(self, name: str) -> Lane:
+        """Return the present lane for one more tensor.
+
+        Raises
+        ------
+        GradflowError
+            The tensor is under way in this step, or there are too many steps under way.
+        """
+        lane = self.present
+        if lane.sent and lane.outstanding:
+            raise GradflowError(
+                f"tensor {name!r}: {self.count} steps are under way, and max_staleness is {self.count - 1}; "
+                f"wait for {min(lane.outstanding)!r} of the first of them"
+            )
+        lane.sent = False
+        if name in lane.outstanding:
+            what = "wait for it first" if self.count == 1 else "advance() begins another step"
+            raise GradflowError(f"tensor {name!r} is already under way in this step; {what}")
+        return lane
+
+    def advance(self) -> Lane:
+        """End the present step; returns its lane."""
+        lane = self.present
+        lane.sent = True
+        self._step += 1
+        return lane
+
+    def drain(self) -> None:
+        """Wait until all that was sent is reduced here; raises what it failed of."""
+        for lane in self._lanes:
+            for filling in lane.fillings:
+                self._drain(filling)
+
+    def follow(self, filling: Filling, whole: bool) -> None:
+        """Wait for what is under way of a bucket, if what is sent now would not follow it by itself.
+
+        Versions of one name do; a bucket that went in one piece, and now does not, has other names.
+        """
+        bucket = filling.bucket
+        if self.count == 1 or self._whole.setdefault(bucket.name, whole) == whole:
+            return
+        self._whole[bucket.name] = whole
+        for lane in self._lanes:
+            for other in lane.fillings:
+                if other.bucket is bucket:
+                    self._drain(other)
+
+    def _drain(self, filling: Filling) -> None:
+        for name, unit in filling.units.items():
+            self._engine.wait(unit)
+            if unit.exception is not None:
+                raise unit.exception
+            self.settle(filling, name, unit)
+
+    def settle(self, filling: Filling, name: str, unit: Any) -> None:
+        """Owe again what was folded into a reduction that has come to nothing."""
+        owed = filling.owed.pop(name, None)
+        if owed is not None and not unit.finite:
+            self._residuals.keep(name, owed)
