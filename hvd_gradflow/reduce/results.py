@@ -77,6 +77,6 @@ def written(engine: Any, values: np.ndarray, spec: TensorSpec, out: Any) -> Any:
         address = target.address
     if values.dtype == np.float64:
         target.numpy().reshape(-1)[:] = values
-    else:
+    elif values.ctypes.data != address:
         engine.store(values.ctypes.data, address, dtype, values.size)
     return out

@@ -58,6 +58,9 @@ class GradientStream:
         Steps whose reductions may be under way while those of the next are submitted. With 0 each tensor is
         waited for before it is submitted again. Otherwise :meth:`advance` ends each step, on all ranks at
         the same place; memory for gradients is `max_staleness` + 1 times that of one step.
+    in_place : bool
+        Without staleness, float32 gradients of 1 MiB and more are not copied: such an array must stay as it is
+        until it was waited for, and may hold anything then, best the result (``wait(out=array)``).
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class GradientStream:
         importance: str = "energy",
         second_moment: Callable[[str], Any] | None = None,
         max_staleness: int = 0,
+        in_place: bool = False,
     ):
         if max_staleness < 0:
             raise ConfigError(f"max_staleness={max_staleness}: expected at least 0")
@@ -91,6 +95,7 @@ class GradientStream:
         self._residuals = Residuals()
         self._normalizer = Normalizer(second_moment)
         self.max_staleness = max_staleness
+        self._in_place = in_place and not max_staleness
         self._rounds = 0
         self._lanes = Lanes((), self._residuals, reducer, max_staleness + 1, 0)
         self._next_table: dict[str, Any] | None = None  # for the next step
@@ -127,7 +132,8 @@ class GradientStream:
         self._identities.clear()
         label = f"{self.scope}.{self._plans}."
         self._plans += 1
-        buckets = cut(self.specs, self._table, self.reducer.config.bucket_mib * 2**20, label)
+        limit = self.reducer.config.bucket_mib * 2**20
+        buckets = cut(self.specs, self._table, limit, label, self._in_place)
         self._lanes = Lanes(buckets, self._residuals, self.reducer, self.max_staleness + 1, self._plans)
         plan = f"{label}plan"
         self._identities[plan] = identify_plan(self.specs, self._table, self.max_staleness)
@@ -146,7 +152,7 @@ class GradientStream:
     # -- a step ------------------------------------------------------------------------------------
 
     def submit(self, name: str, array) -> Handle:
-        """Copy one gradient into its bucket; the bucket leaves with its last gradient.
+        """Hand over one gradient; its bucket leaves with its last gradient.
 
         Parameters
         ----------
@@ -154,7 +160,8 @@ class GradientStream:
             One of `specs`, not submitted in this step, nor in any but the `max_staleness` last ones that were
             not waited for.
         array : array_like
-            On the CPU, any layout, of the registered size and dtype; free to change after the call.
+            On the CPU, any layout, of the registered size and dtype; copied, and free to change after the call,
+            but where the stream is `in_place`.
 
         Returns
         -------
@@ -171,16 +178,13 @@ class GradientStream:
                 f"tensor {name!r}: got {source.size} elements of {source.dtype_name}, "
                 f"registered were {slot.spec.elements} of {slot.spec.dtype}"
             )
-        values = filling.values[slot.begin : slot.end]
         finite = True
-        if filling.bucket.dtype == DTYPES["float64"]:
-            values[:] = source.numpy().reshape(-1)
+        if filling.bucket.in_place and not source.readonly and not self._residuals.owes(name):
+            filling.lent = source
         else:
-            finite = self.reducer.engine.load(source.address, source.dtype, values.ctypes.data, source.size)
-        if finite:
-            owed = self._residuals.fold(name, values, self._factors(filling.bucket).fold)
-            if owed is not None:
-                filling.owed[name] = owed
+            filling.lent = None
+            finite = self._copy(filling, slot, source)
+        values = filling.values[slot.begin : slot.end]
         if filling.normalizes:
             residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
             rescale = None if filling.rescale is None else filling.rescale[slot.begin : slot.end]
@@ -199,6 +203,20 @@ class GradientStream:
 
         whole = filling.units.get(name)
         return Handle(self.reducer.engine, unit if whole is None else whole, name, collect)
+
+    def _copy(self, filling: Filling, slot: Slot, source: arrays.ArrayView) -> bool:
+        """Copy a gradient into its bucket, with what is owed; returns whether it is finite."""
+        values = filling.values[slot.begin : slot.end]
+        if filling.bucket.dtype == DTYPES["float64"]:
+            values[:] = source.numpy().reshape(-1)
+            finite = True
+        else:
+            finite = self.reducer.engine.load(source.address, source.dtype, values.ctypes.data, source.size)
+        if finite:
+            owed = self._residuals.fold(slot.spec.name, values, self._factors(filling.bucket).fold)
+            if owed is not None:
+                filling.owed[slot.spec.name] = owed
+        return finite
 
     def flush(self) -> None:
         """Send what is incomplete, tensor by tensor; all ranks must lack the same ones."""
@@ -272,12 +290,13 @@ class GradientStream:
             target=values.ctypes.data,
             factors=self._factors(bucket),
             residual=None if filling.residual is None else filling.residual[begin:end],
+            backup=filling.backup,
             rescale=None if filling.rescale is None else filling.rescale[begin:end],
             ends=[s.begin - begin for s in slots[1:]] + [end - begin],
             finite=finite,
             state=state,
             statistics=self._policy.wants_statistics and filling.residual is not None,
-            keep=filling,
+            keep=(filling, filling.lent),
             versions=self._lanes.count,
         )
 
@@ -298,6 +317,7 @@ class GradientStream:
         lane.outstanding.discard(name)
         filling.present.pop(name, None)
         filling.units.pop(name, None)
+        filling.lent = None
         if not lane.outstanding and (lane.sent or not self.max_staleness):
             self._end_round(lane)
         return result

@@ -79,6 +79,7 @@ class GradientExchange:
             importance=importance,
             second_moment=lambda name: second_moment(by_name[name]),
             max_staleness=max_staleness,
+            in_place=True,  # as Horovod does, which reduces a gradient where it lies
         )
         self.max_staleness = max_staleness
         self.applies = False
