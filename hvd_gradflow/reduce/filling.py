@@ -29,6 +29,7 @@ class Filling:
         self.bucket = bucket
         self.normalizes = normalizes(bucket.codec) and nodes > 1  # on one node nothing is encoded
         self._values: np.ndarray | None = None
+        self._address = 0
         self.residual = residual
         # Nobody looks at a gradient that is not copied; see Reducer.submit.
         unchecked = bucket.in_place and residual is not None and nodes > 1
@@ -51,4 +52,12 @@ class Filling:
         if self._values is None:
             wide = self.bucket.dtype == DTYPES["float64"]
             self._values = np.zeros(self.bucket.elements, np.float64 if wide else np.float32)
+            self._address = self._values.ctypes.data
         return self._values
+
+    def address(self, element: int) -> int:
+        """Return where an element of `values` lies."""
+        if self.lent is not None:
+            return self.lent.address + 4 * element
+        item = self.values.itemsize  # which makes the buffer, if there is none yet
+        return self._address + item * element

@@ -56,6 +56,11 @@ class Slot:
     begin: int
     end: int  # of the tensor; the next one begins at a block border
 
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.end - self.begin
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -125,8 +130,8 @@ def cut(
     """Lay out tensors in buckets.
 
     Last tensors first, since backward makes them first; a bucket is closed when it has reached
-    `bucket_bytes` (of the buffer). A block of the codec never spans two tensors. With `in_place`, large float32
-    gradients that are reduced as such have a bucket of their own, which needs no buffer.
+    `bucket_bytes` (of the buffer). A block of the codec never spans two tensors. With `in_place`, large
+    float32 gradients that are reduced as such have a bucket of their own, which needs no buffer.
     """
     open_groups: dict[tuple, list[TensorSpec]] = {}
     sizes: dict[tuple, int] = {}

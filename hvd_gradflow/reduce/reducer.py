@@ -173,9 +173,9 @@ class Reducer:
         """Hand one unit to the engine (used by streams); returns the engine's unit.
 
         `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
-        all ranks must have alike. With `backup`, room for the residual, nobody needs to know whether the input
-        is `finite`: where a result is not, the residual becomes what it was. Of one name `versions` may be
-        under way; `rescale` is what the residual is multiplied with once those before this one have ended.
+        all ranks must have alike. With `backup`, room for the residual, nobody needs to know whether the
+        input is `finite`: where a result is not, the residual becomes what it was. Of one name `versions`
+        may be under way; `rescale` is what the residual is multiplied with once those before this one have ended.
         """
         self.admit(name, codec, versions)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):

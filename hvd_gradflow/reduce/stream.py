@@ -29,7 +29,7 @@ from hvd_gradflow.reduce.layout import (
 from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
-from hvd_gradflow.reduce.results import saturate, written
+from hvd_gradflow.reduce.results import HALVES, saturate, written
 
 _said: list[bool] = []  # that nothing is encoded on one node: once a process
 _IMPORTANCE = ("energy", "coordinate")
@@ -59,8 +59,8 @@ class GradientStream:
         waited for before it is submitted again. Otherwise :meth:`advance` ends each step, on all ranks at
         the same place; memory for gradients is `max_staleness` + 1 times that of one step.
     in_place : bool
-        Without staleness, float32 gradients of 1 MiB and more are not copied: such an array must stay as it is
-        until it was waited for, and may hold anything then, best the result (``wait(out=array)``).
+        Without staleness, float32 gradients of 1 MiB and more are not copied: such an array must stay as it
+        is until it was waited for, and may hold anything then, best the result (``wait(out=array)``).
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class GradientStream:
             One of `specs`, not submitted in this step, nor in any but the `max_staleness` last ones that were
             not waited for.
         array : array_like
-            On the CPU, any layout, of the registered size and dtype; copied, and free to change after the call,
-            but where the stream is `in_place`.
+            On the CPU, any layout, of the registered size and dtype; copied, and free to change after the
+            call, but where the stream is `in_place`.
 
         Returns
         -------
@@ -173,7 +173,7 @@ class GradientStream:
         lane = self._lanes.take(name)
         filling = lane.fillings[index]
         source = arrays.contiguous(array)
-        if source.size != slot.spec.elements or source.dtype != DTYPES[slot.spec.dtype]:
+        if source.size != slot.size or source.dtype != DTYPES[slot.spec.dtype]:
             raise GradflowError(
                 f"tensor {name!r}: got {source.size} elements of {source.dtype_name}, "
                 f"registered were {slot.spec.elements} of {slot.spec.dtype}"
@@ -184,18 +184,20 @@ class GradientStream:
         else:
             filling.lent = None
             finite = self._copy(filling, slot, source)
-        values = filling.values[slot.begin : slot.end]
         if filling.normalizes:
+            values = filling.values[slot.begin : slot.end]
             residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
             rescale = None if filling.rescale is None else filling.rescale[slot.begin : slot.end]
             filling.entered[name] = self._normalizer.enter(name, values, residual, finite, rescale)
         filling.present[name] = finite
         lane.outstanding.add(name)
+        lane.flushed = False
         if len(filling.present) == len(filling.bucket.slots):
             self._submit_whole(filling)
 
         def unit():
-            self._flush(lane)
+            if not lane.flushed:
+                self._flush(lane)
             return filling.units[name]
 
         def collect(unit, out=None):
@@ -206,16 +208,16 @@ class GradientStream:
 
     def _copy(self, filling: Filling, slot: Slot, source: arrays.ArrayView) -> bool:
         """Copy a gradient into its bucket, with what is owed; returns whether it is finite."""
-        values = filling.values[slot.begin : slot.end]
+        finite = True
         if filling.bucket.dtype == DTYPES["float64"]:
-            values[:] = source.numpy().reshape(-1)
-            finite = True
+            filling.values[slot.begin : slot.end] = source.numpy().reshape(-1)
         else:
-            finite = self.reducer.engine.load(source.address, source.dtype, values.ctypes.data, source.size)
-        if finite:
-            owed = self._residuals.fold(slot.spec.name, values, self._factors(filling.bucket).fold)
-            if owed is not None:
-                filling.owed[slot.spec.name] = owed
+            target = filling.address(slot.begin)
+            finite = self.reducer.engine.load(source.address, source.dtype, target, source.size)
+        name = slot.spec.name
+        if finite and self._residuals.owes(name):
+            values, factor = filling.values[slot.begin : slot.end], self._factors(filling.bucket).fold
+            filling.owed[name] = self._residuals.fold(name, values, factor)
         return finite
 
     def flush(self) -> None:
@@ -254,7 +256,10 @@ class GradientStream:
         self._lanes.drain()
 
     def _flush(self, lane: Lane) -> None:
+        lane.flushed = True
         for filling in lane.fillings:
+            if len(filling.units) == len(filling.present):
+                continue
             for name in [n for n in filling.present if n not in filling.units]:
                 self._lanes.follow(filling, False)
                 slot = self._lanes.places[name][1]
@@ -270,7 +275,7 @@ class GradientStream:
 
     def _send(self, filling: Filling, name: str, slots: Sequence[Slot], finite: bool):
         bucket, begin, end = filling.bucket, slots[0].begin, slots[-1].end
-        values = filling.values[begin:end]
+        address = filling.address(begin)
         if name not in self._identities:
             self._identities[name] = identify([s.spec for s in slots], self._table)
         codec, state = bucket.codec, 0
@@ -286,8 +291,8 @@ class GradientStream:
             codec=codec,
             dtype=bucket.dtype,
             elements=end - begin,
-            source=values.ctypes.data,
-            target=values.ctypes.data,
+            source=address,
+            target=address,
             factors=self._factors(bucket),
             residual=None if filling.residual is None else filling.residual[begin:end],
             backup=filling.backup,
@@ -305,12 +310,12 @@ class GradientStream:
 
     def _collect(self, lane: Lane, filling: Filling, slot: Slot, unit, out):
         name = slot.spec.name
-        values = filling.values[slot.begin : slot.end]
         if filling.normalizes:
+            values = filling.values[slot.begin : slot.end]
             self._normalizer.leave(name, values, unit.finite, filling.entered.pop(name))
-        if self._op == "average" and filling.bucket.codec.lossy:
-            saturate(values, DTYPES[slot.spec.dtype])
-        result = written(self.reducer.engine, values, slot.spec, out)
+        if slot.spec.dtype in HALVES and self._op == "average" and filling.bucket.codec.lossy:
+            saturate(filling.values[slot.begin : slot.end], DTYPES[slot.spec.dtype])
+        result = written(self.reducer.engine, filling, slot, out)
         self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:
             self._note(lane, filling, slot, unit)

@@ -228,7 +228,10 @@ def in_place(r: Reducer) -> None:
         after = stream.residual_state()
         clean &= not before or np.array_equal(before["a"], after["a"])
         ones = {s.name: np.ones(s.shape, np.float32) for s in specs}
-        check(f"in place, sick {codec}", clean and all(np.isfinite(g).all() for g in step(stream, ones).values()))
+        check(
+            f"in place, sick {codec}",
+            clean and all(np.isfinite(g).all() for g in step(stream, ones).values()),
+        )
         stream.close()
 
 
