@@ -217,7 +217,9 @@ class GradientStream:
         name = slot.spec.name
         if finite and self._residuals.owes(name):
             values, factor = filling.values[slot.begin : slot.end], self._factors(filling.bucket).fold
-            filling.owed[name] = self._residuals.fold(name, values, factor)
+            owed = self._residuals.fold(name, values, factor)
+            if owed is not None:
+                filling.owed[name] = owed
         return finite
 
     def flush(self) -> None:

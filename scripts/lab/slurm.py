@@ -61,7 +61,9 @@ class Job:
     def check(self) -> Job:
         """Return the job itself; raises AssertionError with its output unless it completed."""
         if self.state != "COMPLETED" or self.exit_code:
-            raise AssertionError(f"job {self.number}: {self.state}, exit code {self.exit_code}\n{self.output}")
+            raise AssertionError(
+                f"job {self.number}: {self.state}, exit code {self.exit_code}\n{self.output}"
+            )
         return self
 
 
@@ -163,7 +165,10 @@ class Slurm:
             time.sleep(POLL_SECONDS)
         code, _, signal = about["ExitCode"].partition(":")
         return Job(
-            number, about["JobState"], int(code) or (128 + int(signal) if int(signal) else 0), _text(about["StdOut"])
+            number,
+            about["JobState"],
+            int(code) or (128 + int(signal) if int(signal) else 0),
+            _text(about["StdOut"]),
         )
 
     def _about(self, number: int) -> dict[str, str]:
@@ -185,7 +190,12 @@ class Slurm:
 
     def _daemons(self) -> str:
         """Return the script that starts them, to be run in the hub."""
-        files = {"pid-file": "munged.pid", "log-file": "munged.log", "seed-file": "munged.seed", "key-file": "munge.key"}
+        files = {
+            "pid-file": "munged.pid",
+            "log-file": "munged.log",
+            "seed-file": "munged.seed",
+            "key-file": "munge.key",
+        }
         options = " ".join(f"--{option}={HERE}/{name}" for option, name in files.items())
         lines = [
             f"mkdir -p {HERE}/state /run/munge",
@@ -194,7 +204,9 @@ class Slurm:
         for i, pid in enumerate(self._lab.pids.values()):
             enter = f"nsenter -t {pid} -m -u -i -n"
             # slurmd wants a tree of control groups to its taste: an empty one of its own.
-            lines.append(f"{enter} sh -ec 'mount --bind {HERE} /etc/slurm; mount -t tmpfs none /sys/fs/cgroup'")
+            lines.append(
+                f"{enter} sh -ec 'mount --bind {HERE} /etc/slurm; mount -t tmpfs none /sys/fs/cgroup'"
+            )
             if i == 0:
                 lines.append(f"{enter} {needs.find('slurmctld')}")
             lines.append(f"{enter} {needs.find('slurmd')}")
@@ -212,8 +224,14 @@ class Slurm:
                 return
             said = (done.stdout + done.stderr).strip()
             time.sleep(POLL_SECONDS)
-        logs = [f"{log.name}: {lines[-1]}" for log in self.folder.glob("*.log") if (lines := log.read_text().splitlines())]
-        raise LabError(f"SLURM is not ready after {START_SECONDS} s: {said}; {'; '.join(logs)}".replace("\n", " / "))
+        logs = [
+            f"{log.name}: {lines[-1]}"
+            for log in self.folder.glob("*.log")
+            if (lines := log.read_text().splitlines())
+        ]
+        raise LabError(
+            f"SLURM is not ready after {START_SECONDS} s: {said}; {'; '.join(logs)}".replace("\n", " / ")
+        )
 
 
 def _text(path: str) -> str:
