@@ -67,7 +67,7 @@ def _title(what: str, found: dict[str, Any]) -> str:
 def _colors() -> Any:
     import matplotlib
 
-    return matplotlib.colormaps["tab20"].colors  # more than the ten that repeat by default
+    return [matplotlib.colormaps["tab20"](i) for i in range(20)]  # the default repeats after ten
 
 
 def _figure() -> Any:
