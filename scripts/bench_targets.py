@@ -27,10 +27,15 @@ from targets.cases import CASES, Case, Rows
 
 SCRIPTS = Path(__file__).resolve().parent
 TIMEOUT = 300.0  # seconds of one run
+NO_LAB = 2  # exit code of netlab.py
 
 
 class RunError(Exception):
-    """Why a case has no figures."""
+    """Why a case has no figures: it failed."""
+
+
+class NotHereError(RunError):
+    """Why a case has no figures: this machine or this version cannot run it."""
 
 
 def command(case: Case, json_path: str) -> list[str]:
@@ -46,13 +51,15 @@ def run(case: Case) -> Rows:
 
     Raises
     ------
+    NotHereError
+        If it cannot run here.
     RunError
-        If it cannot run here, fails, or takes longer than TIMEOUT.
+        If it fails, or takes longer than TIMEOUT.
     """
     if "auto" in case.key and not _has_auto():
-        raise RunError("there is no codec auto")
+        raise NotHereError("there is no codec auto")
     if case.where and not (SCRIPTS / "netlab.py").exists():
-        raise RunError("scripts/netlab.py is missing")
+        raise NotHereError("scripts/netlab.py is missing")
     # Figures say themselves what a node is.
     environment = {key: value for key, value in os.environ.items() if key != "GRADFLOW_RANKS_PER_NODE"}
     with tempfile.TemporaryDirectory() as folder:
@@ -65,6 +72,8 @@ def run(case: Case) -> Rows:
             raise RunError(f"took longer than {TIMEOUT:.0f} s") from None
         finally:
             _end(process)
+        if case.where and code == NO_LAB:
+            raise NotHereError("there can be no lab here, see above")
         if code or not path.exists():
             raise RunError(f"exit code {code}, see above")
         return json.loads(path.read_text())
@@ -154,7 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not isinstance(rows, RunError)
         ]
         Path(options.json).write_text(json.dumps(found, indent=2), encoding="utf-8")
-    return 1 if any(isinstance(rows, RunError) and "exit" in str(rows) for _, rows in results) else 0
+    failed = (isinstance(rows, RunError) and not isinstance(rows, NotHereError) for _, rows in results)
+    return int(any(failed))
 
 
 if __name__ == "__main__":

@@ -309,22 +309,6 @@ def test_the_schedule_warms_up_and_ends_low(monkeypatch):
     assert schedule(0, 1) == 1.0
 
 
-@pytest.mark.mpi
-def test_bench_allreduce(tmp_path):
-    file = tmp_path / "bench.json"
-    sizes = ["--megabytes", 1, "--repeats", 3, "--small-repeats", 5, "--idle-seconds", 0.2]
-    done = mpirun(2, [SCRIPTS / "bench_allreduce.py", *sizes, "--json", file], timeout=120).check()
-    result = json.loads(file.read_text())
-    assert set(result) == {"ranks", "nodes", "allreduce", "encoded", "idle_percent", "memory"}
-    assert (result["ranks"], result["nodes"]) == (2, 1)
-    assert set(result["allreduce"]) == {"1 MB", "4 KB", "4 KB, busy main thread"}
-    for rows in result["allreduce"].values():
-        low, median, high = (rows["gradflow"][key] for key in ("q25_s", "median_s", "q75_s"))
-        assert 0 < low <= median <= high
-        assert rows["speedup"] == pytest.approx(rows["horovod"]["median_s"] / median)
-    assert done.stdout.count("target") == 4
-
-
 JOBS = sorted((SCRIPTS / "slurm").glob("*.sh"))
 
 

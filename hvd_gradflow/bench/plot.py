@@ -21,6 +21,7 @@ def plot_allreduce(rows: Sequence[dict[str, Any]], path: str) -> None:
         The picture; its ending says of which kind, as in ``.png``.
     """
     figure, axes = _figure()
+    axes.set_prop_cycle(color=_colors())
     for called in dict.fromkeys(map(name, rows)):
         mine = [found for found in rows if name(found) == called]
         axes.plot(
@@ -49,7 +50,8 @@ def plot_steps(rows: Sequence[dict[str, Any]], path: str) -> None:
     figure, axes = _figure()
     names = [name(found).strip() for found in rows]
     axes.barh(names, [found["seconds"] for found in rows])
-    axes.barh(names, [found["compute_seconds"] for found in rows], color="0.6", label="compute alone")
+    computing = [min(found["compute_seconds"], found["seconds"]) for found in rows]
+    axes.barh(names, computing, color="0.6", label="compute alone")
     axes.invert_yaxis()
     axes.set_xlabel("seconds of a step")
     axes.set_title(_title(f"a step of {rows[0]['model']}", rows[0]))
@@ -60,6 +62,12 @@ def plot_steps(rows: Sequence[dict[str, Any]], path: str) -> None:
 def _title(what: str, found: dict[str, Any]) -> str:
     link = f", {found['rate'] / 1e6:g} Mbit/s" if found["rate"] else ""
     return f"{what}, {found['ranks']} ranks on {found['nodes']} node(s){link}"
+
+
+def _colors() -> Any:
+    import matplotlib
+
+    return [matplotlib.colormaps["tab20"](i) for i in range(20)]  # the default repeats after ten
 
 
 def _figure() -> Any:

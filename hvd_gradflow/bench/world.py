@@ -75,9 +75,9 @@ def world(systems: set[str]) -> Iterator[World]:
     try:
         comm = MPI.COMM_WORLD.Dup()
         hosts = comm.allgather(MPI.Get_processor_name())
-        _limit_threads(hosts.count(hosts[comm.rank]))
         if "ddp" in systems:
             _start_gloo(comm, hosts)
+        _limit_threads(hosts.count(hosts[comm.rank]))
         from hvd_gradflow.reduce.topology import group_nodes
 
         nodes = group_nodes(hosts, config.load().ranks_per_node)
@@ -106,9 +106,9 @@ def _end_all(error: Exception) -> None:
 
 
 def _limit_threads(local_ranks: int) -> None:
-    import torch
-
-    if "OMP_NUM_THREADS" not in os.environ:
+    """Give each rank its share of the cores, unless somebody has decided."""
+    torch = sys.modules.get("torch")
+    if torch is not None and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
 
 
