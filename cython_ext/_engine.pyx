@@ -44,6 +44,7 @@ from hvd_gradflow import errors, events
 FLAG_STATISTICS = 2
 FLAG_ERROR_FEEDBACK = 4
 FLAG_STEPPED = 8
+FLAG_UNCHECKED = 16
 
 _ERRORS = {
     1: errors.MismatchError,
@@ -163,7 +164,10 @@ cdef class NativeEngine:
         return self.api.find_codec(wire_id) != NULL
 
     def load(self, uintptr_t source, int dtype, uintptr_t target, size_t n):
-        """Copy n elements of any gradient dtype to float32; True if all are finite."""
+        """Copy n elements of any gradient dtype to float32; True if all are finite.
+
+        For float32 the target may be 0: then it only looks.
+        """
         cdef int finite
         with nogil:
             finite = self.api.load_f32(<const void *> source, dtype, <float *> target, n)
@@ -200,7 +204,7 @@ cdef class NativeEngine:
                uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, uint64_t state,
                double node_scale,
                double home_scale, double post_scale, uintptr_t source, uintptr_t target,
-               uintptr_t residual, uintptr_t rescale, ends, bint finite, keep):
+               uintptr_t residual, uintptr_t backup, uintptr_t rescale, ends, bint finite, keep):
         """Hand over one unit; ``spec`` is a codec's ``spec()``, addresses are those of whole buffers."""
         cdef NativeUnit native = NativeUnit()
         cdef Unit *u
@@ -228,6 +232,7 @@ cdef class NativeEngine:
         u.input = <const void *> source
         u.output = <void *> target
         u.residual = <float *> residual
+        u.backup = <float *> backup
         u.rescale = <const float *> rescale
         for end in ends:
             u.ends.push_back(end)

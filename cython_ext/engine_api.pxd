@@ -98,6 +98,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         const void *input
         void *output
         float *residual
+        float *backup
         const float *rescale
         vector[uint64_t] ends
         cbool finite

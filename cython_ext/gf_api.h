@@ -93,7 +93,8 @@ struct gf_api {
   const gf_codec_ops *(*find_codec)(uint16_t id);  // null: no such codec in C++
   uint64_t (*dither_key)(uint64_t seed, uint64_t rank, uint64_t name_hash, uint64_t sequence, uint64_t stage);
   uint32_t (*crc32c)(uint32_t seed, const void *data, size_t bytes);
-  // dst[i] = (float) src[i], src of any gf_dtype. Returns 1 if every element is finite, else 0.
+  // dst[i] = (float) src[i], src of any gf_dtype. Returns 1 if every element is finite, else 0. Where src is
+  // float already, dst may be null: then it only looks.
   int (*load_f32)(const void *src, int dtype, float *dst, size_t n);
   // dst[i] = (dtype) (src[i] * scale), rounded to nearest even.
   void (*store_f32)(const float *src, float scale, void *dst, int dtype, size_t n);

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -124,20 +125,58 @@ def find_mpicxx(env: Environment, mpi: str) -> str | None:
     return None if mpi == "wheel" else found
 
 
+VERSION_PROGRAM = """
+#include <mpi.h>
+#include <stdio.h>
+int main(void) {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length;
+  MPI_Get_library_version(text, &length);
+  puts(text);
+  return 0;
+}
+"""
+VERSION_MODULE = """
+from mpi4py import rc
+rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version())
+"""
+
+
+def loads_same_mpi(env: Environment, mpicc: str) -> bool:
+    """Whether mpi4py, as installed, finds the library that `mpicc` links."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "version.c"), Path(folder, "version")
+        source.write_text(VERSION_PROGRAM)
+        answers = []
+        for command in ([mpicc, str(source), "-o", str(program)], [str(program)]):
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        for command in ([str(program)], [str(env.python), "-c", VERSION_MODULE]):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            answers.append((done.returncode, done.stdout.strip("\0\n ")))
+    return answers[0] == answers[1]
+
+
 def install_mpi4py(env: Environment, constraints: Path, mpicc: str) -> None:
-    # From source and never from pip's cache: a wheel of mpi4py fits only the MPI it was built against.
-    options = [
-        "--no-binary",
-        "mpi4py",
-        "--no-cache-dir",
-        "--no-build-isolation",
-        "--force-reinstall",
-        "--no-deps",
-    ]
-    # Its one huge C file takes minutes at Python's own -O3, and only calls through to MPI.
+    """PyPI's wheel, which takes whatever MPI it finds, if that is the one of `mpicc`; else from source."""
+    options = ["--no-cache-dir", "--force-reinstall", "--no-deps", "mpi4py"]
+    # From source its one huge C file takes minutes at Python's own -O3, and only calls through to MPI.
     compilers = {"MPICC": mpicc, "CC": mpicc, "CFLAGS": os.environ.get("CFLAGS", "-O1 -g0")}
     pins = [line for line in constraints.read_text().splitlines() if project_name(line) == "mpi4py"]
-    env.step("mpi4py", [*pins, mpicc], lambda: env.pip_install(constraints, *options, "mpi4py", **compilers))
+
+    def install() -> None:
+        try:
+            env.pip_install(constraints, "--only-binary", "mpi4py", *options)
+            if loads_same_mpi(env, mpicc):
+                return
+            print("setup: the wheel of mpi4py loads another MPI; building it from source", flush=True)
+        except subprocess.SubprocessError:
+            print("setup: no wheel of mpi4py for this machine; building it from source", flush=True)
+        source = ["--no-binary", "mpi4py", "--no-build-isolation"]
+        env.pip_install(constraints, *source, *options, **compilers)
+
+    env.step("mpi4py", [*pins, mpicc], install)
 
 
 def setup(args: argparse.Namespace) -> None:

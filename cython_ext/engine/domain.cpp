@@ -216,10 +216,14 @@ void Domain::finish(Running *run) {
       sums.energies[tensor].total = std::numeric_limits<double>::quiet_NaN();
   }
   // A gradient that is not finite says nothing about the next one.
-  if (!run->steps.ends.empty() && !(run->spec.flags & kNonFinite)) {
+  if (!run->steps.ends.empty() && !(run->spec.flags & kNonFinite) && !run->spoiled) {
     controls_[run->spec.name_hash].learn(sums.energies, sums.bytes, topology_.node_count());
   }
   if (!run->unit) return;
+  if (run->spoiled) {
+    restore(*run);
+    run->unit->finite = false;
+  }
   UnitPtr unit = std::move(run->unit);
   run->unit.reset();
   // Stepped units have them anyway; whoever decides from them must have what all ranks have, and ranks that

@@ -70,6 +70,7 @@ class Domain {
     std::vector<Statistics> statistics;  // of each chunk; summed in order at the end
     Agreement agreement;                 // came with GO
     Steps steps;                         // of a stepped codec, once they are known
+    bool spoiled = false;                // kUnchecked, and a result is not finite
     bool stepped() const { return spec.flags & kStepped; }
     bool measured() const { return spec.flags & (kStatistics | kStepped); }
   };
@@ -85,6 +86,7 @@ class Domain {
   };
 
   bool resolve(Chunk *cursor, At *at);
+  void place(At *at) const;
   static void advance(Chunk *cursor) { ++cursor->chunk; }
 
   bool step_copy();
@@ -115,6 +117,9 @@ class Domain {
   const uint8_t *input(const At &at) const;
   uint8_t *output(const At &at) const;
   float *residual(const At &at) const;
+  void back_up(const At &at) const;        // the chunk's residual, before it is encoded with it
+  void restore(const Running &run) const;  // the residuals of chunks that were
+  void look(const At &at, const void *result) const;
   bool result_free(uint64_t g) const;
   uint8_t *result_target(const At &at);
   void result_done(const At &at, uint8_t *result, Statistics statistics);
@@ -125,6 +130,7 @@ class Domain {
   // The sum of the node's inputs, each scaled before it is added: finite inputs have a finite average.
   void sum_node(const At &at, void *out, double scale);
   void add(const At &at, void *total, const void *part) const { sum(at, total, {total, part}, 1.0); }
+  void hand_out(const At &at, const void *result) const;
   void scaled(const At &at, void *out, const void *in, double scale) const;
 
   size_t encode(const At &at, const void *x, float *residual, uint64_t stage, uint8_t *out) const;
@@ -179,7 +185,8 @@ class Domain {
 
   std::vector<std::vector<uint8_t>> sums_;  // my node's sums of chunks whose home is here: S, in order
   uint64_t sums_made_ = 0, sums_used_ = 0;
-  int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
+  bool own_read_ = false;  // of the chunk being reduced
+  int reduce_node_ = 0;    // the next node whose payload the chunk being reduced waits for
   std::vector<std::vector<Energy>> reduce_energies_;  // by node
   uint64_t reduce_bytes_ = 0;
   std::unordered_map<uint64_t, StepControl> controls_;  // by the unit's name

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copy.hpp"
 #include "domain.hpp"
 
 namespace gf {
@@ -53,6 +54,32 @@ float *Domain::residual(const At &at) const {
   return unit->residual + at.begin;
 }
 
+// Units whose inputs nobody looked at (a pass over memory before the first byte leaves): a result that is not
+// finite, which all ranks see alike, tells that an input was not. Then residuals become what they were.
+void Domain::back_up(const At &at) const {
+  float *owed = residual(at);
+  if (!(at.run->spec.flags & kUnchecked) || !owed) return;
+  copy_past_caches(at.run->unit->backup + at.begin, owed, at.count * sizeof(float));
+}
+
+void Domain::restore(const Running &run) const {
+  if (!run.unit || !run.unit->residual) return;
+  At at;
+  at.run = const_cast<Running *>(&run);
+  for (at.chunk = 0; at.chunk < run.geometry.chunks; ++at.chunk) {
+    place(&at);
+    if (at.mine) {
+      std::memcpy(run.unit->residual + at.begin, run.unit->backup + at.begin, at.count * sizeof(float));
+    }
+  }
+}
+
+void Domain::look(const At &at, const void *result) const {
+  // Where some rank said beforehand that its input is not finite, no residual was touched.
+  if ((at.run->spec.flags & (kUnchecked | kNonFinite)) != kUnchecked || at.run->spoiled) return;
+  at.run->spoiled = !host_->api->load_f32(result, GF_F32, nullptr, at.count);
+}
+
 bool Domain::result_free(uint64_t g) const {
   if (!shared_) return true;
   for (int i = 0; i < topology_.local_size(); ++i) {
@@ -68,6 +95,7 @@ uint8_t *Domain::result_target(const At &at) {
 
 void Domain::result_done(const At &at, uint8_t *result, Statistics statistics) {
   if (!shared_) {
+    look(at, result);
     if (at.run->spec.post_scale != 1.0) scaled(at, result, result, at.run->spec.post_scale);
     chunk_done(at, std::move(statistics));
     return;
@@ -111,6 +139,17 @@ void Domain::sum_node(const At &at, void *out, double scale) {
     parts.push_back(i == topology_.local ? own : shared_.stage(i, at.g));
   }
   sum(at, out, parts, scale);
+}
+
+// To where the caller wants the result. Of a large unit the caches would not hold it until someone looks.
+void Domain::hand_out(const At &at, const void *result) const {
+  const UnitSpec &spec = at.run->spec;
+  constexpr uint64_t kLarge = 4 << 20;
+  if (spec.post_scale == 1.0 && spec.elements * spec.element_bytes() >= kLarge) {
+    copy_past_caches(output(at), result, at.count * spec.element_bytes());
+  } else {
+    scaled(at, output(at), result, spec.post_scale);
+  }
 }
 
 void Domain::scaled(const At &at, void *out, const void *in, double scale) const {

@@ -144,8 +144,11 @@ size_t Domain::encode_sum(const At &at, float *own, uint8_t *out, std::vector<En
     total = measure(at, codes, nullptr);
   } else {
     *energies = measure(at, own, nullptr);
+    // Infinite input must stay so, where nobody looked at it beforehand.
+    const bool sick =
+        at.run->spec.flags & kUnchecked && !host_->api->load_f32(own, GF_F32, nullptr, at.count);
     add(at, own, codes);
-    if (finite) bound(own, at.count);
+    if (finite && !sick) bound(own, at.count);
     bytes = encode_stepped(at, steps.second, own, out, &total);
   }
   for (size_t i = 0; i < energies->size(); ++i) {

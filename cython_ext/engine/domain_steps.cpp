@@ -20,18 +20,23 @@ bool Domain::resolve(Chunk *cursor, At *at) {
     }
     at->run = &run;
     at->chunk = cursor->chunk;
-    at->g = run.first + cursor->chunk;
-    at->begin = cursor->chunk * run.geometry.chunk;
-    at->count = std::min(run.geometry.chunk, run.spec.elements - at->begin);
-    // Units begin at different owners, or those of one chunk would all be rank 0's; always at the same for
-    // one name, since the residual of a chunk lies with its owner.
-    const uint64_t place = cursor->chunk + run.spec.name_hash % 4096;
-    at->slice = static_cast<int>(place % topology_.slices);
-    at->home = static_cast<int>(place / topology_.slices % topology_.node_count());
-    at->mine = topology_.owner_local(topology_.node, at->slice) == topology_.local;
-    at->at_home = at->home == topology_.node;
+    place(at);
     return true;
   }
+}
+
+// Fills in what follows from the chunk of a unit. Units begin at different owners, or those of one chunk
+// would all be rank 0's; always at the same for one name, since the residual of a chunk lies with its owner.
+void Domain::place(At *at) const {
+  const Running &run = *at->run;
+  at->g = run.first + at->chunk;
+  at->begin = at->chunk * run.geometry.chunk;
+  at->count = std::min(run.geometry.chunk, run.spec.elements - at->begin);
+  const uint64_t place = at->chunk + run.spec.name_hash % 4096;
+  at->slice = static_cast<int>(place % topology_.slices);
+  at->home = static_cast<int>(place / topology_.slices % topology_.node_count());
+  at->mine = topology_.owner_local(topology_.node, at->slice) == topology_.local;
+  at->at_home = at->home == topology_.node;
 }
 
 // A rank copies its input to its slot, for the owner to read.
@@ -69,7 +74,9 @@ bool Domain::step_sum() {
       result_done(at, result, {});
     } else if (at.at_home) {
       if (sums_made_ - sums_used_ >= sums_.size()) return false;
-      sum_node(at, sums_[sums_made_++ % sums_.size()].data(), 1.0);
+      // One rank a node: what it has is read when it is needed, and is in the cache then.
+      if (shared_) sum_node(at, sums_[sums_made_ % sums_.size()].data(), 1.0);
+      ++sums_made_;
     } else {
       if (!steps_known(at.run)) return false;
       const int peer = topology_.owner(at.home, at.slice);
@@ -79,6 +86,7 @@ bool Domain::step_sum() {
       ++scatter_counts_[peer];
       slot.reserve(capacity_);
       sum_node(at, scratch_.data(), 1.0);
+      back_up(at);
       auto *x = reinterpret_cast<float *>(scratch_.data());
       std::vector<Energy> energies;
       size_t bytes;
@@ -109,13 +117,20 @@ bool Domain::step_reduce() {
     }
     if (sums_made_ == sums_used_ || !steps_known(at.run)) return false;
     const bool stepped = at.run->stepped();
-    uint8_t *own = sums_[sums_used_ % sums_.size()].data();
+    uint8_t *own = sums_[shared_ ? sums_used_ % sums_.size() : 0].data();
+    auto read_own = [&] {
+      if (!shared_ && !own_read_) sum_node(at, own, 1.0);
+      own_read_ = true;
+    };
     // Adding the first two in either order gives the same bits, so only a later home needs another buffer.
     uint8_t *total = at.home <= 1 ? own : total_.data();
     bool moved = false;
     for (; reduce_node_ < topology_.node_count(); ++reduce_node_) {
       if (reduce_node_ == topology_.node) {
-        if (at.home > 1 && !stepped) add(at, total, own);
+        if (at.home > 1 && !stepped) {
+          read_own();
+          add(at, total, own);
+        }
         continue;
       }
       const int peer = topology_.owner(reduce_node_, at.slice);
@@ -125,6 +140,7 @@ bool Domain::step_reduce() {
         if (reduce_bytes_ == 0) codes_.assign(at.count * sizeof(float), 0);
         add_codes(at, arrival, peer);
       } else {
+        if (total == own) read_own();
         decode(at, arrival, peer, total, total == own || reduce_node_ > 0);
       }
       collect(arrival, &reduce_energies_[reduce_node_]);
@@ -141,7 +157,10 @@ bool Domain::step_reduce() {
     ++gather_count_;
     ++sums_used_;
     reduce_node_ = 0;
+    read_own();
+    own_read_ = false;
     slot.reserve(capacity_);
+    back_up(at);
     size_t bytes;
     std::vector<Energy> *mine = &reduce_energies_[topology_.node];
     if (stepped) {
@@ -202,7 +221,8 @@ bool Domain::step_copy() {
   if (!shared_) return false;
   At at;
   if (!resolve(&copying_, &at) || shared_.result_ready(at.g) != at.g + 1) return false;
-  if (at.run->unit) scaled(at, output(at), shared_.result(at.g), at.run->spec.post_scale);
+  look(at, shared_.result(at.g));
+  if (at.run->unit) hand_out(at, shared_.result(at.g));
   Statistics statistics;
   if (at.run->measured()) {
     uint64_t front[2];

@@ -20,6 +20,7 @@ enum : uint32_t {
   kStatistics = 2,     // energies of gradient and residual accompany the payloads
   kErrorFeedback = 4,  // residuals are kept
   kStepped = 8,        // the codec's steps are agreed on (steps.hpp), which takes the same energies
+  kUnchecked = 16,     // nobody looked whether the inputs are finite: the results will tell
 };
 
 // All that must be equal on every rank, and all that a rank needs to take part with zeros.

@@ -21,6 +21,7 @@ struct Unit {
   const void *input = nullptr;
   void *output = nullptr;          // may be the input
   float *residual = nullptr;       // as many elements, or null
+  float *backup = nullptr;         // of the residual, for units that are kUnchecked and have one
   const float *rescale = nullptr;  // what the residual is multiplied with when this is announced, or null
   std::vector<uint64_t> ends;      // of the tensors in the buffer, in elements; empty: one tensor
   bool finite = true;

@@ -12,7 +12,11 @@ inline bool load_f32(const void *src, int dtype, float *dst, size_t n) {
   switch (dtype) {
     case GF_F32: {
       const float *s = static_cast<const float *>(src);
-      for (size_t i = 0; i < n; ++i) {
+      for (size_t i = 0; !dst && i < n; ++i) {
+        const uint32_t a = gf_abs_bits(s[i]);
+        m = a > m ? a : m;
+      }
+      for (size_t i = 0; dst && i < n; ++i) {
         const uint32_t a = gf_abs_bits(s[i]);
         m = a > m ? a : m;
         dst[i] = s[i];

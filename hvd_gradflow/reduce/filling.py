@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.reduce.layout import DTYPES, Bucket, normalizes
 from hvd_gradflow.reduce.normalizer import Entered
 
@@ -26,10 +27,13 @@ class Filling:
 
     def __init__(self, bucket: Bucket, residual: np.ndarray | None, nodes: int, alone: bool):
         self.bucket = bucket
-        wide = bucket.dtype == DTYPES["float64"]
         self.normalizes = normalizes(bucket.codec) and nodes > 1  # on one node nothing is encoded
-        self.values = np.zeros(bucket.elements, np.float64 if wide else np.float32)
+        self._values: np.ndarray | None = None
+        self._address = 0
         self.residual = residual
+        # Nobody looks at a gradient that is not copied; see Reducer.submit.
+        unchecked = bucket.in_place and residual is not None and nodes > 1
+        self.backup = np.empty(bucket.elements, np.float32) if unchecked else None
         converts = self.normalizes and residual is not None and not alone
         self.rescale = np.ones(bucket.elements, np.float32) if converts else None
         # Of the step; an entry goes when its tensor was waited for.
@@ -37,4 +41,23 @@ class Filling:
         self.entered: dict[str, Entered] = {}  # what they were divided by
         self.owed: dict[str, np.ndarray] = {}
         self.units: dict[str, Any] = {}  # name -> the engine's unit that carries it
+        self.lent: ArrayView | None = None  # the gradient itself, in place of `values`
         self.energies: tuple[Any, list] = (None, [])  # of the unit asked last
+
+    @property
+    def values(self) -> np.ndarray:
+        """What is reduced, and then the result."""
+        if self.lent is not None:
+            return self.lent.numpy().reshape(-1)
+        if self._values is None:
+            wide = self.bucket.dtype == DTYPES["float64"]
+            self._values = np.zeros(self.bucket.elements, np.float64 if wide else np.float32)
+            self._address = self._values.ctypes.data
+        return self._values
+
+    def address(self, element: int) -> int:
+        """Return where an element of `values` lies."""
+        if self.lent is not None:
+            return self.lent.address + 4 * element
+        item = self.values.itemsize  # which makes the buffer, if there is none yet
+        return self._address + item * element

@@ -47,12 +47,13 @@ class Handle:
         check_process()
         if callable(self._unit):
             self._unit = self._unit()
-        if not self._engine.wait(self._unit, timeout):
+        unit = self._unit
+        if not unit.final and not self._engine.wait(unit, timeout):
             raise WaitTimeout(f"tensor {self.name!r}: not reduced within {timeout:g} s")
-        error = self._unit.exception
+        error = unit.exception
         if error is not None:
             raise error
-        self._result = self._collect(self._unit, **options)
+        self._result = self._collect(unit, **options)
         self._collected = True
-        self._unit.release()
+        unit.release()
         return self._result

@@ -27,6 +27,8 @@ class Lane:
         Tensors that were submitted and not waited for.
     sent : bool
         Whether the step has ended: nothing more will be submitted in it.
+    flushed : bool
+        Whether all that was submitted has been sent.
     statistics : dict
         Name to the energies of gradient and residual, of what was waited for.
     """
@@ -36,6 +38,7 @@ class Lane:
         self.plan = plan
         self.outstanding: set[str] = set()
         self.sent = False
+        self.flushed = False
         self.statistics: dict[str, tuple[float, float]] = {}
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 DTYPES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
 KINDS = ("dense", "conv", "vector", "embedding", "other")
 _NAMES_SHOWN = 3
+_LARGE = 2**20  # bytes of a gradient for which a message of its own costs less than copying it
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Slot:
     begin: int
     end: int  # of the tensor; the next one begins at a block border
 
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.end - self.begin
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -65,6 +71,7 @@ class Bucket:
     dtype: int  # of the buffer: float32 or float64
     slots: tuple[Slot, ...]
     elements: int
+    in_place: bool = False  # one large float32 gradient, which needs no buffer
 
     @property
     def ends(self) -> list[int]:
@@ -114,12 +121,17 @@ def accumulator(dtype: int, codec: Codec) -> int:
 
 
 def cut(
-    specs: Sequence[TensorSpec], codecs: Mapping[str, Codec], bucket_bytes: float, label: str
+    specs: Sequence[TensorSpec],
+    codecs: Mapping[str, Codec],
+    bucket_bytes: float,
+    label: str,
+    in_place: bool = False,
 ) -> list[Bucket]:
     """Lay out tensors in buckets.
 
     Last tensors first, since backward makes them first; a bucket is closed when it has reached
-    `bucket_bytes` (of the buffer). A block of the codec never spans two tensors.
+    `bucket_bytes` (of the buffer). A block of the codec never spans two tensors. With `in_place`, large
+    float32 gradients that are reduced as such have a bucket of their own, which needs no buffer.
     """
     open_groups: dict[tuple, list[TensorSpec]] = {}
     sizes: dict[tuple, int] = {}
@@ -128,6 +140,9 @@ def cut(
         codec = codecs[spec.name]
         dtype = accumulator(DTYPES[spec.dtype], codec)
         key = (codec, dtype)
+        if in_place and _stays(spec, codec, dtype):
+            groups.append((key, [spec]))
+            continue
         if key not in open_groups:
             open_groups[key] = []
             sizes[key] = 0
@@ -136,11 +151,17 @@ def cut(
         sizes[key] += spec.elements * (8 if dtype == DTYPES["float64"] else 4)
         if sizes[key] >= bucket_bytes:
             del open_groups[key]
-    return [_bucket(key, members, f"{label}{i}", label) for i, (key, members) in enumerate(groups)]
+    return [_bucket(key, members, f"{label}{i}", in_place) for i, (key, members) in enumerate(groups)]
 
 
-def _bucket(key: tuple, members: list[TensorSpec], place: str, label: str) -> Bucket:
+def _stays(spec: TensorSpec, codec: Codec, dtype: int) -> bool:
+    large = spec.elements * 4 >= _LARGE
+    return large and spec.dtype == "float32" and dtype == DTYPES["float32"] and not normalizes(codec)
+
+
+def _bucket(key: tuple, members: list[TensorSpec], place: str, in_place: bool) -> Bucket:
     codec, dtype = key
+    in_place = in_place and len(members) == 1 and _stays(members[0], codec, dtype)
     block = max(int(codec.spec()["block"]), 1)
     slots, at = [], 0
     for index, spec in enumerate(members):
@@ -150,4 +171,4 @@ def _bucket(key: tuple, members: list[TensorSpec], place: str, label: str) -> Bu
     shown = ", ".join(names[:_NAMES_SHOWN])
     if len(names) > _NAMES_SHOWN:
         shown += f" .. {names[-1]} ({len(names)} tensors)"
-    return Bucket(f"{place}: {shown}", codec, dtype, tuple(slots), slots[-1].end)
+    return Bucket(f"{place}: {shown}", codec, dtype, tuple(slots), slots[-1].end, in_place)

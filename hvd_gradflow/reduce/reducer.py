@@ -168,13 +168,14 @@ class Reducer:
         return GradientStream(self, specs, codec, **options)
 
     def submit(self, *, name, identity, codec, dtype, elements, source, target, factors, keep,
-               residual=None, rescale=None, ends=(), finite=True, statistics=False, state=0,
+               residual=None, backup=None, rescale=None, ends=(), finite=True, statistics=False, state=0,
                versions=1):  # fmt: skip
         """Hand one unit to the engine (used by streams); returns the engine's unit.
 
         `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
-        all ranks must have alike. Of one name `versions` may be under way; `rescale` is what the residual is
-        multiplied with once those before this one have ended.
+        all ranks must have alike. With `backup`, room for the residual, nobody needs to know whether the
+        input is `finite`: where a result is not, the residual becomes what it was. Of one name `versions`
+        may be under way; `rescale` is what the residual is multiplied with once those before this one have ended.
         """
         self.admit(name, codec, versions)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
@@ -185,6 +186,8 @@ class Reducer:
         from hvd_gradflow.reduce import _engine as native
 
         flags = native.FLAG_ERROR_FEEDBACK if residual is not None else 0
+        if backup is not None:
+            flags |= native.FLAG_UNCHECKED
         if statistics:
             flags |= native.FLAG_STATISTICS
         if getattr(codec, "stepped", False):
@@ -207,10 +210,11 @@ class Reducer:
             source=source,
             target=target,
             residual=0 if residual is None else residual.ctypes.data,
+            backup=0 if backup is None else backup.ctypes.data,
             rescale=0 if rescale is None else rescale.ctypes.data,
             ends=list(ends),
             finite=finite,
-            keep=(keep, residual, rescale),
+            keep=(keep, residual, backup, rescale),
         )
         self._sequence[name] = sequence + 1
         self._under_way[name] = [*_unfinished(self._under_way.get(name, ())), unit]

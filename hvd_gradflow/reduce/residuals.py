@@ -20,6 +20,7 @@ class Residuals:
 
     def __init__(self) -> None:
         self._held: dict[str, np.ndarray] = {}
+        self._backups: dict[str, np.ndarray] = {}
         self._owed: dict[str, np.ndarray] = {}
 
     def of(self, name: str, elements: int) -> np.ndarray:
@@ -28,6 +29,13 @@ class Residuals:
         if held is None or held.size != elements:
             held = self._held[name] = np.zeros(elements, np.float32)
         return held
+
+    def backup_of(self, name: str, elements: int) -> np.ndarray:
+        """Return room of the same size, where the engine keeps what the residual was."""
+        backup = self._backups.get(name)
+        if backup is None or backup.size != elements:
+            backup = self._backups[name] = np.empty(elements, np.float32)
+        return backup
 
     def hold(self, name: str, array: np.ndarray) -> None:
         """Use this array, a part of a bucket's, for a name."""
@@ -45,6 +53,10 @@ class Residuals:
                 owed = self._owed.get(name)
                 self._owed[name] = held.copy() if owed is None else owed + held
         self._held.clear()
+
+    def owes(self, name: str) -> bool:
+        """Return whether there is anything to :meth:`fold` in."""
+        return name in self._owed
 
     def fold(self, name: str, values: np.ndarray, factor: float) -> np.ndarray | None:
         """Add what is owed to `values`, in place; returns what was added, in case it must be kept."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import GradflowError
-from hvd_gradflow.reduce.layout import DTYPES, TensorSpec
+from hvd_gradflow.reduce.layout import DTYPES, Slot
+
+if TYPE_CHECKING:
+    from hvd_gradflow.reduce.filling import Filling
 
 _NUMPY = {DTYPES["float32"]: np.float32, DTYPES["float64"]: np.float64}
+HALVES = ("float16", "bfloat16")
 # Finite numbers; the largest bfloat16 is 0x7f7f.
 _LARGEST = {DTYPES["float16"]: 65504.0, DTYPES["bfloat16"]: (2.0 - 2.0**-7) * 2.0**127}
 
@@ -53,30 +57,31 @@ def saturate(values: np.ndarray, dtype: int) -> None:
         values[over] = np.copysign(np.float32(largest), values[over])
 
 
-def written(engine: Any, values: np.ndarray, spec: TensorSpec, out: Any) -> Any:
-    """Write a reduced gradient, `values`, to `out`, or to a new array; returns it.
+def written(engine: Any, filling: Filling, slot: Slot, out: Any) -> Any:
+    """Write a reduced gradient to `out`, or to a new array; returns it.
 
     Raises
     ------
     GradflowError
         `out` is not of the tensor's size and dtype, or not contiguous.
     """
-    dtype = DTYPES[spec.dtype]
+    spec, wide = slot.spec, filling.bucket.dtype == DTYPES["float64"]
+    dtype, source = DTYPES[spec.dtype], filling.address(slot.begin)
     if out is None:
-        if spec.dtype in ("float32", "float64"):
-            return values.astype(spec.dtype).reshape(spec.shape)
+        if spec.dtype not in HALVES:
+            return filling.values[slot.begin : slot.end].astype(spec.dtype).reshape(spec.shape)
         out = np.empty(spec.shape, np.float16 if spec.dtype == "float16" else np.uint16)
         address = out.ctypes.data
     else:
         target = arrays.view(out)
-        if not target.contiguous or target.size != spec.elements or target.dtype != dtype:
+        if not target.contiguous or target.size != slot.size or target.dtype != dtype:
             raise GradflowError(
                 f"tensor {spec.name!r}: out has {target.size} elements of {target.dtype_name} "
                 f"(contiguous: {target.contiguous}), expected {spec.elements} of {spec.dtype}, contiguous"
             )
         address = target.address
-    if values.dtype == np.float64:
-        target.numpy().reshape(-1)[:] = values
-    else:
-        engine.store(values.ctypes.data, address, dtype, values.size)
+    if wide:
+        target.numpy().reshape(-1)[:] = filling.values[slot.begin : slot.end]
+    elif source != address:
+        engine.store(source, address, dtype, slot.size)
     return out

@@ -43,12 +43,16 @@ def start(
     else:
         address = target.address
     read = source.address
-    if source.dtype != kind or codec.lossy:
+    if source.dtype != kind or normalized or reducer.residuals.owes(name):
         staging = result if result is not None else np.empty(source.size, _NUMPY[kind])
         read = staging.ctypes.data
         finite = reducer.engine.load(source.address, source.dtype, read, source.size)
         owed = reducer.residuals.fold(name, staging, factors.fold) if finite else None
-    residual = reducer.residuals.of(name, source.size) if feeds_back(codec) else None
+    residual, backup = None, None
+    if feeds_back(codec):
+        residual = reducer.residuals.of(name, source.size)
+        if reducer.node_count > 1:
+            backup = reducer.residuals.backup_of(name, source.size)
     state = 0
     used, entered = codec, None
     if normalized:
@@ -71,6 +75,7 @@ def start(
         target=address,
         factors=factors,
         residual=residual,
+        backup=backup,
         finite=finite,
         state=state,
         keep=(source, target, result, staging),

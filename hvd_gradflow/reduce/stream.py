@@ -29,7 +29,7 @@ from hvd_gradflow.reduce.layout import (
 from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
-from hvd_gradflow.reduce.results import saturate, written
+from hvd_gradflow.reduce.results import HALVES, saturate, written
 
 _said: list[bool] = []  # that nothing is encoded on one node: once a process
 _IMPORTANCE = ("energy", "coordinate")
@@ -58,6 +58,9 @@ class GradientStream:
         Steps whose reductions may be under way while those of the next are submitted. With 0 each tensor is
         waited for before it is submitted again. Otherwise :meth:`advance` ends each step, on all ranks at
         the same place; memory for gradients is `max_staleness` + 1 times that of one step.
+    in_place : bool
+        Without staleness, float32 gradients of 1 MiB and more are not copied: such an array must stay as it
+        is until it was waited for, and may hold anything then, best the result (``wait(out=array)``).
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class GradientStream:
         importance: str = "energy",
         second_moment: Callable[[str], Any] | None = None,
         max_staleness: int = 0,
+        in_place: bool = False,
     ):
         if max_staleness < 0:
             raise ConfigError(f"max_staleness={max_staleness}: expected at least 0")
@@ -91,6 +95,7 @@ class GradientStream:
         self._residuals = Residuals()
         self._normalizer = Normalizer(second_moment)
         self.max_staleness = max_staleness
+        self._in_place = in_place and not max_staleness
         self._rounds = 0
         self._lanes = Lanes((), self._residuals, reducer, max_staleness + 1, 0)
         self._next_table: dict[str, Any] | None = None  # for the next step
@@ -127,7 +132,8 @@ class GradientStream:
         self._identities.clear()
         label = f"{self.scope}.{self._plans}."
         self._plans += 1
-        buckets = cut(self.specs, self._table, self.reducer.config.bucket_mib * 2**20, label)
+        limit = self.reducer.config.bucket_mib * 2**20
+        buckets = cut(self.specs, self._table, limit, label, self._in_place)
         self._lanes = Lanes(buckets, self._residuals, self.reducer, self.max_staleness + 1, self._plans)
         plan = f"{label}plan"
         self._identities[plan] = identify_plan(self.specs, self._table, self.max_staleness)
@@ -146,7 +152,7 @@ class GradientStream:
     # -- a step ------------------------------------------------------------------------------------
 
     def submit(self, name: str, array) -> Handle:
-        """Copy one gradient into its bucket; the bucket leaves with its last gradient.
+        """Hand over one gradient; its bucket leaves with its last gradient.
 
         Parameters
         ----------
@@ -154,7 +160,8 @@ class GradientStream:
             One of `specs`, not submitted in this step, nor in any but the `max_staleness` last ones that were
             not waited for.
         array : array_like
-            On the CPU, any layout, of the registered size and dtype; free to change after the call.
+            On the CPU, any layout, of the registered size and dtype; copied, and free to change after the
+            call, but where the stream is `in_place`.
 
         Returns
         -------
@@ -166,32 +173,31 @@ class GradientStream:
         lane = self._lanes.take(name)
         filling = lane.fillings[index]
         source = arrays.contiguous(array)
-        if source.size != slot.spec.elements or source.dtype != DTYPES[slot.spec.dtype]:
+        if source.size != slot.size or source.dtype != DTYPES[slot.spec.dtype]:
             raise GradflowError(
                 f"tensor {name!r}: got {source.size} elements of {source.dtype_name}, "
                 f"registered were {slot.spec.elements} of {slot.spec.dtype}"
             )
-        values = filling.values[slot.begin : slot.end]
         finite = True
-        if filling.bucket.dtype == DTYPES["float64"]:
-            values[:] = source.numpy().reshape(-1)
+        if filling.bucket.in_place and not source.readonly and not self._residuals.owes(name):
+            filling.lent = source
         else:
-            finite = self.reducer.engine.load(source.address, source.dtype, values.ctypes.data, source.size)
-        if finite:
-            owed = self._residuals.fold(name, values, self._factors(filling.bucket).fold)
-            if owed is not None:
-                filling.owed[name] = owed
+            filling.lent = None
+            finite = self._copy(filling, slot, source)
         if filling.normalizes:
+            values = filling.values[slot.begin : slot.end]
             residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
             rescale = None if filling.rescale is None else filling.rescale[slot.begin : slot.end]
             filling.entered[name] = self._normalizer.enter(name, values, residual, finite, rescale)
         filling.present[name] = finite
         lane.outstanding.add(name)
+        lane.flushed = False
         if len(filling.present) == len(filling.bucket.slots):
             self._submit_whole(filling)
 
         def unit():
-            self._flush(lane)
+            if not lane.flushed:
+                self._flush(lane)
             return filling.units[name]
 
         def collect(unit, out=None):
@@ -199,6 +205,22 @@ class GradientStream:
 
         whole = filling.units.get(name)
         return Handle(self.reducer.engine, unit if whole is None else whole, name, collect)
+
+    def _copy(self, filling: Filling, slot: Slot, source: arrays.ArrayView) -> bool:
+        """Copy a gradient into its bucket, with what is owed; returns whether it is finite."""
+        finite = True
+        if filling.bucket.dtype == DTYPES["float64"]:
+            filling.values[slot.begin : slot.end] = source.numpy().reshape(-1)
+        else:
+            target = filling.address(slot.begin)
+            finite = self.reducer.engine.load(source.address, source.dtype, target, source.size)
+        name = slot.spec.name
+        if finite and self._residuals.owes(name):
+            values, factor = filling.values[slot.begin : slot.end], self._factors(filling.bucket).fold
+            owed = self._residuals.fold(name, values, factor)
+            if owed is not None:
+                filling.owed[name] = owed
+        return finite
 
     def flush(self) -> None:
         """Send what is incomplete, tensor by tensor; all ranks must lack the same ones."""
@@ -237,7 +259,10 @@ class GradientStream:
         self._lanes.drain()
 
     def _flush(self, lane: Lane) -> None:
+        lane.flushed = True
         for filling in lane.fillings:
+            if len(filling.units) == len(filling.present):
+                continue
             for name in [n for n in filling.present if n not in filling.units]:
                 self._lanes.follow(filling, False)
                 slot = self._lanes.places[name][1]
@@ -253,7 +278,7 @@ class GradientStream:
 
     def _send(self, filling: Filling, name: str, slots: Sequence[Slot], finite: bool):
         bucket, begin, end = filling.bucket, slots[0].begin, slots[-1].end
-        values = filling.values[begin:end]
+        address = filling.address(begin)
         if name not in self._identities:
             self._identities[name] = identify([s.spec for s in slots], self._table)
         codec, state = bucket.codec, 0
@@ -269,16 +294,17 @@ class GradientStream:
             codec=codec,
             dtype=bucket.dtype,
             elements=end - begin,
-            source=values.ctypes.data,
-            target=values.ctypes.data,
+            source=address,
+            target=address,
             factors=self._factors(bucket),
             residual=None if filling.residual is None else filling.residual[begin:end],
+            backup=filling.backup,
             rescale=None if filling.rescale is None else filling.rescale[begin:end],
             ends=[s.begin - begin for s in slots[1:]] + [end - begin],
             finite=finite,
             state=state,
             statistics=self._policy.wants_statistics and filling.residual is not None,
-            keep=filling,
+            keep=(filling, filling.lent),
             versions=self._lanes.count,
         )
 
@@ -287,18 +313,19 @@ class GradientStream:
 
     def _collect(self, lane: Lane, filling: Filling, slot: Slot, unit, out):
         name = slot.spec.name
-        values = filling.values[slot.begin : slot.end]
         if filling.normalizes:
+            values = filling.values[slot.begin : slot.end]
             self._normalizer.leave(name, values, unit.finite, filling.entered.pop(name))
-        if self._op == "average" and filling.bucket.codec.lossy:
-            saturate(values, DTYPES[slot.spec.dtype])
-        result = written(self.reducer.engine, values, slot.spec, out)
+        if slot.spec.dtype in HALVES and self._op == "average" and filling.bucket.codec.lossy:
+            saturate(filling.values[slot.begin : slot.end], DTYPES[slot.spec.dtype])
+        result = written(self.reducer.engine, filling, slot, out)
         self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:
             self._note(lane, filling, slot, unit)
         lane.outstanding.discard(name)
         filling.present.pop(name, None)
         filling.units.pop(name, None)
+        filling.lent = None
         if not lane.outstanding and (lane.sent or not self.max_staleness):
             self._end_round(lane)
         return result

@@ -16,7 +16,7 @@ from hvd_gradflow.frontend.delay import Delay
 from hvd_gradflow.frontend.sparse import key_of
 from hvd_gradflow.torch import session, sparse
 from hvd_gradflow.torch.choice import Choice
-from hvd_gradflow.torch.tensors import fetch, numpy_state, on_host, spec_of, torch_state
+from hvd_gradflow.torch.tensors import fetch, host_view, numpy_state, spec_of, torch_state
 
 
 class GradientExchange:
@@ -79,6 +79,7 @@ class GradientExchange:
             importance=importance,
             second_moment=lambda name: second_moment(by_name[name]),
             max_staleness=max_staleness,
+            in_place=True,  # as Horovod does, which reduces a gradient where it lies
         )
         self.max_staleness = max_staleness
         self.applies = False
@@ -107,13 +108,13 @@ class GradientExchange:
             if not self.sparse_as_dense:
                 return self._start_sparse(parameter, name)
             dense, dims = gradient.to_dense(), gradient.sparse_dim()
-            pending = self.stream.submit(name, on_host(dense, parameter.dtype))
+            pending = self.stream.submit(name, host_view(dense, parameter.dtype))
             return lambda: fetch(pending, dense, parameter.dtype).to_sparse(dims)
         if gradient.layout != torch.strided:
             raise UnsupportedError(
                 f"the gradient of {name!r} has layout {gradient.layout}, expected strided or sparse_coo"
             )
-        handle = self.stream.submit(name, on_host(gradient, parameter.dtype))
+        handle = self.stream.submit(name, host_view(gradient, parameter.dtype))
         return lambda into=gradient: fetch(handle, into, parameter.dtype)
 
     def end_step(self, waits: dict[torch.Tensor, Callable[..., Any]]) -> None:

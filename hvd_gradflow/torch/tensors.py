@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hvd_gradflow.device.arrays import DTYPES as CODES
+from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.errors import ConfigError, UnsupportedError
 from hvd_gradflow.frontend.kinds import kind_of
 from hvd_gradflow.reduce import TensorSpec
@@ -68,6 +70,16 @@ def on_host(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Ten
     return tensor.detach().to(device="cpu", dtype=dtype or tensor.dtype).contiguous()
 
 
+def host_view(tensor: torch.Tensor, dtype: torch.dtype) -> ArrayView:
+    """Return what :func:`on_host` gives, as the reducer sees it; fast where it is there already."""
+    plain = tensor.is_cpu and tensor.dtype == dtype and tensor.is_contiguous() and not tensor.is_neg()
+    host = tensor if plain else on_host(tensor, dtype)
+    code = CODES[DTYPES[dtype]]
+    item = host.element_size()
+    strides = tuple(item * s for s in host.stride())
+    return ArrayView(host.data_ptr(), host.numel(), code, tuple(host.shape), strides, True, False, host)
+
+
 def fetch(handle: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Wait for `handle` and write its result into `tensor`, whatever its device and strides.
 
@@ -82,8 +94,8 @@ def fetch(handle: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None) -
     """
     target = tensor.detach()
     dtype = dtype or target.dtype
-    if target.device.type == "cpu" and target.is_contiguous() and target.dtype == dtype:
-        handle.wait(out=target)
+    if target.is_cpu and target.is_contiguous() and target.dtype == dtype:
+        handle.wait(out=host_view(target, dtype))
     else:
         host = torch.empty(target.shape, dtype=dtype)
         handle.wait(out=host)
