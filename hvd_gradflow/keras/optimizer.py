@@ -112,6 +112,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: Any = None,
     scale_local_gradients: bool = True,
+    *,
     max_staleness: int = 0,
 ) -> Any:
     """Wrap a Keras optimizer so that its gradients are reduced over the ranks before it uses them.

@@ -229,7 +229,7 @@ class GradientStream:
     def advance(self) -> None:
         """End a step: send what is incomplete; what is submitted from now on belongs to the next step.
 
-        On all ranks at the same place, between the same submits and waits; without staleness as
+        On all ranks at the same place, between the submits and waits of the same steps; without staleness as
         :meth:`flush`.
 
         Raises
@@ -240,6 +240,7 @@ class GradientStream:
         self.flush()
         if not self.max_staleness:
             return
+        self._rounds += 1
         lane = self._lanes.advance()
         if not lane.outstanding:
             self._end_round(lane)
@@ -344,7 +345,8 @@ class GradientStream:
         statistics, lane.statistics = lane.statistics, {}
         if lane.plan != self._plans or self._next_table is not None:
             return  # it tells of codecs that are no more
-        self._rounds += 1
+        if not self.max_staleness:  # else advance() counts: a round may end in the midst of another step
+            self._rounds += 1
         if not self._policy.wants_statistics:
             return
         table = self._policy.update(dict(sorted(statistics.items())))

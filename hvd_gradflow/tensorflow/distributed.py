@@ -32,6 +32,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: Any = global_process_set,
     scale_local_gradients: bool = True,
+    *,
     max_staleness: int = 0,
 ) -> Any:
     """Wrap an optimizer so that its gradients are reduced over the ranks before it uses them.
@@ -72,7 +73,7 @@ def DistributedOptimizer(
             groups,
             process_set,
             scale_local_gradients,
-            max_staleness,
+            max_staleness=max_staleness,
         )
     choice, theirs = carrier(compression, op)
     max_staleness = checked(max_staleness, choice)

@@ -108,6 +108,7 @@ def DistributedGradientTape(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    *,
     max_staleness: int = 0,
 ) -> tf.GradientTape:
     """Wrap a tape so that :meth:`gradient` returns gradients that are reduced over the ranks.
@@ -178,6 +179,7 @@ def PartialDistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    *,
     max_staleness: int = 0,
 ) -> tf.GradientTape:
     """Wrap a tape as :func:`DistributedGradientTape`, but leave the gradients of some layers on their rank.
@@ -193,7 +195,7 @@ def PartialDistributedGradientTape(
     """
     tape = DistributedGradientTape(
         gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor,
-        num_groups, groups, process_set, scale_local_gradients, max_staleness,
+        num_groups, groups, process_set, scale_local_gradients, max_staleness=max_staleness,
     )  # fmt: skip
     for layer in layers(local_layers):
         for variable in layer.trainable_weights:

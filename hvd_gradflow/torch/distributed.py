@@ -32,6 +32,7 @@ def DistributedOptimizer(
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
     max_staleness: int = 0,
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that gradients are reduced over the ranks before each step.
