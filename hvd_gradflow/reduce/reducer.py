@@ -15,6 +15,7 @@ from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import digest
 from hvd_gradflow.reduce.normalizer import Normalizer
+from hvd_gradflow.reduce.probe import Prober
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.topology import discover
 
@@ -88,6 +89,7 @@ class Reducer:
         self.residuals = Residuals()
         self.normalizer = Normalizer()
         self._joining: Handle | None = None
+        self.prober = Prober(self)
         self.streams: dict[str, Any] = {}
         lifecycle.register(self)
 
