@@ -1,0 +1,72 @@
+"""Labs for tests. Where there can be none (no root, no programs) the tests are skipped, with the reason.
+
+With GRADFLOW_LAB=required in the environment, as in continuous integration, they fail instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent.parent.parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+from lab import needs
+from lab.cluster import Lab
+from lab.errors import LabError
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _settings():
+    """Nodes are real here: none that ranks play, and no membership in a job of the caller's."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("GRADFLOW_") and n != "GRADFLOW_LAB"]:
+            patch.delenv(name)
+        root = str(SCRIPTS.parent)
+        patch.setenv("PYTHONPATH", os.pathsep.join([root, f"{root}/tests", os.environ.get("PYTHONPATH", "")]))
+        yield
+
+
+def give_up(reason):
+    """Skip the test, or fail it where a lab is required."""
+    (pytest.fail if os.environ.get("GRADFLOW_LAB") == "required" else pytest.skip)(reason)
+
+
+@contextmanager
+def made(**options):
+    """Return a lab, or give up."""
+    try:
+        lab = Lab(**options).start()
+    except LabError as error:
+        give_up(str(error))
+    with lab:
+        yield lab
+
+
+@pytest.fixture
+def possible():
+    """Give up unless a lab can be made, for tests that start the command."""
+    with made(nodes=1):
+        pass
+
+
+@pytest.fixture
+def with_slurm():
+    if reason := needs.reason(needs.SLURM):
+        give_up(reason)
+
+
+@pytest.fixture(scope="module")
+def lab():
+    """Two nodes of two slots; a test that changes links mends them."""
+    with made(nodes=2, slots=2, rate="1gbit") as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def make_lab():
+    """`with make_lab(nodes=3) as lab:`, or the test is skipped."""
+    return made
