@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvd_gradflow import __version__
+from hvd_gradflow.bench.arguments import add_commands
 from hvd_gradflow.errors import GradflowError
 
 
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     codec.add_argument("--codecs", nargs="+", metavar="NAME", help="which ones (all); NAME:OPTION=VALUE too")
     codec.add_argument("--repeats", type=_positive, metavar="N", help="runs a figure is the median of")
     codec.set_defaults(run=_bench_codec)
+    add_commands(benches)
 
     for command in (check, codec):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON too")
@@ -83,11 +85,11 @@ def _bench_codec(arguments: argparse.Namespace) -> int:
     if arguments.repeats:
         options["repeats"] = arguments.repeats
     if arguments.gradients:
-        from hvd_gradflow.bench_gradients import run_gradient_bench
+        from hvd_gradflow.bench.gradients import run_gradient_bench
 
         run_gradient_bench(arguments.gradients, json_path=arguments.json, **options)
     else:
-        from hvd_gradflow.bench_codec import run_codec_bench
+        from hvd_gradflow.bench.codec import run_codec_bench
 
         run_codec_bench(json_path=arguments.json, **options)
     return 0

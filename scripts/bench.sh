@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# The benchmarks behind `make bench`: scripts/bench.sh RANKS. Codecs on made-up and on recorded gradients first,
-# with what is aimed at beside; then the allreduce between RANKS ranks, each a node of its own so that payloads are
-# made and sent.
+# The benchmarks behind `make bench`: scripts/bench.sh RANKS [option of bench_targets.py...]. Codecs on made-up and on
+# recorded gradients; what the engine costs RANKS processes; then what is aimed at between nodes, with the figures.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,5 +8,5 @@ ranks=${1:-2}
 shift || true
 gradflow bench codec
 gradflow bench codec --gradients tests/data/gradients.npz
-export GRADFLOW_RANKS_PER_NODE=${GRADFLOW_RANKS_PER_NODE:-1}
-scripts/launch.sh "$ranks" python scripts/bench_allreduce.py "$@"
+scripts/launch.sh "$ranks" gradflow bench host
+exec python scripts/bench_targets.py "$@"

@@ -125,7 +125,7 @@ def test_a_probe_process_that_fails_says_why(code, words):
 def bench(monkeypatch):
     calls = []
     fake = types.SimpleNamespace(run_codec_bench=lambda **options: calls.append(options) or [])
-    monkeypatch.setitem(sys.modules, "hvd_gradflow.bench_codec", fake)
+    monkeypatch.setitem(sys.modules, "hvd_gradflow.bench.codec", fake)
     return calls, fake
 
 
@@ -143,7 +143,7 @@ def test_bench_codec_hands_its_options_on(bench):
 def test_bench_codec_on_recorded_gradients(monkeypatch):
     calls = []
     fake = types.SimpleNamespace(run_gradient_bench=lambda path, **options: calls.append((path, options)))
-    monkeypatch.setitem(sys.modules, "hvd_gradflow.bench_gradients", fake)
+    monkeypatch.setitem(sys.modules, "hvd_gradflow.bench.gradients", fake)
     assert cli.main(["bench", "codec", "--gradients", "x.npz", "--repeats", "2", "--json", "out.json"]) == 0
     assert calls == [("x.npz", {"json_path": "out.json", "megabytes": 64, "codecs": None, "repeats": 2})]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hvd_gradflow import codec as codecs
-from hvd_gradflow.bench_gradients import least_bits_per_element, load_gradients, run_gradient_bench
+from hvd_gradflow.bench.gradients import least_bits_per_element, load_gradients, run_gradient_bench
 from hvd_gradflow.errors import ConfigError
 
 SAMPLE = Path(__file__).resolve().parent.parent / "data" / "gradients.npz"

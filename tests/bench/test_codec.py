@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvd_gradflow import codec as codecs
-from hvd_gradflow.bench_codec import gradient_like, run_codec_bench
+from hvd_gradflow.bench.codec import gradient_like, run_codec_bench
 from hvd_gradflow.errors import ConfigError
 
 KEYS = {

@@ -112,10 +112,18 @@ def chosen(names: list[str] | None) -> list[Codec]:
     ConfigError
         For an unknown codec or option.
     """
-    return [_with_options(name) for name in names or registry.names()]
+    pairs = [parsed(name) for name in names or registry.names()]
+    return [registry.get(name, **options) for name, options in pairs]
 
 
-def _with_options(text: str) -> Codec:
+def parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of ``NAME`` or ``NAME:OPTION=VALUE,OPTION=VALUE``.
+
+    Raises
+    ------
+    ConfigError
+        If it has another form.
+    """
     name, _, rest = text.partition(":")
     options: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
@@ -126,7 +134,7 @@ def _with_options(text: str) -> Codec:
             options[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             options[key] = value
-    return registry.get(name, **options)
+    return name, options
 
 
 def label(codec: Codec) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow import config, device
-from hvd_gradflow.bench_codec import TARGETS, alternate, cell, chosen, label, work
+from hvd_gradflow.bench.codec import TARGETS, alternate, cell, chosen, label, work
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.errors import ConfigError
@@ -54,7 +54,7 @@ def run_gradient_bench(
     megabytes : float
         Float32 that are timed, in units of 2**20 bytes: the gradients in a row, repeated or cut to this size.
     codecs : list of str, optional
-        Names of codecs, as :func:`hvd_gradflow.bench_codec.chosen` takes them; by default all.
+        Names of codecs, as :func:`hvd_gradflow.bench.codec.chosen` takes them; by default all.
     repeats : int
         Runs of each operation, of which the median counts.
 

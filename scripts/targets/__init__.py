@@ -1,0 +1,1 @@
+"""Targets of `make bench`, for scripts/bench_targets.py."""
