@@ -160,6 +160,7 @@ class AutoPolicy(Policy):
 
     def choose(self, profile: Profile, buckets: Sequence[Sequence[str]]) -> dict[str, Codec]:
         table = {name: ladder[0] for name, ladder in self._ladders.items()}
+        self.certain = True
         for names in buckets:
             ladder = self._ladders[names[0]]
             if len(ladder) > 1:
@@ -189,8 +190,10 @@ class AutoPolicy(Policy):
         errors = [profile.fits[codec].error(size) for codec, size in zip(ladder, sizes, strict=True)]
         least = min(range(len(ladder)), key=times.__getitem__)
         for codec, seconds, error in zip(ladder, times, errors, strict=True):
+            lost, granted = seconds - times[least], self.options.margin * times[least]
             doubt = CERTAIN * math.sqrt(error * error + errors[least] * errors[least])
-            if seconds - times[least] <= max(self.options.margin * times[least], doubt):
+            if lost <= max(granted, doubt):
+                self.certain &= lost <= granted
                 return codec
         return ladder[least]
 

@@ -42,6 +42,8 @@ class Policy:
     drift, overhead, window
         Of a policy with :meth:`ladders`: by which factor the exchange must change for another measurement,
         which part of the time measuring may take, and over how many rounds to look.
+    certain : bool
+        Of such a policy: whether :meth:`choose` would have chosen the same were nothing measured wrong.
     """
 
     name = "policy"
@@ -49,6 +51,7 @@ class Policy:
     drift = 1.5
     overhead = 0.01
     window = 8
+    certain = True
 
     def fresh(self) -> Policy:
         """Return a policy of the same options without a past, for one more stream."""

@@ -8,6 +8,7 @@ from statistics import median
 
 SETTLING = 2  # rounds after a decision that say nothing: residuals and steps are new
 IN_A_ROW = 2  # windows that must differ alike before it counts
+FAR = 4.0  # factor between first window and prediction beyond which the prediction was wrong
 LEAST = 1e-3  # seconds of a round; what takes less is not worth a measurement
 
 
@@ -67,10 +68,12 @@ class Pace:
     def changed(self, window: Window) -> float | None:
         """Take in a window that all ranks agree on; returns by which factor it is slower, if that counts."""
         if self._first is None:
-            self._first = window
-            return None
+            as_predicted = 1.0 / FAR <= window.pace <= FAR
+            self._first = window if as_predicted else Window(1.0, window.seconds)
+            if as_predicted:
+                return None
         first = self._first
-        factor = window.pace / first.pace if first.pace > 0.0 else 1.0
+        factor = window.pace / first.pace
         if max(window.seconds, first.seconds) < LEAST or 1.0 / self._drift <= factor <= self._drift:
             self._off = 0
             return None

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 SMALL = 64 << 10  # bytes: at least one chunk for each of two nodes
 LARGE = (256 << 10, 1 << 20, 4 << 20)
-ON_THE_WIRE = 0.025  # seconds that the large size should take uncompressed
+GROWTH = 4  # from one of these to the next
+# The large size is the first that takes so many seconds, and so many times what the small one does (else the
+# time for a byte would be lost in what comes on top), unless the next one is expected to take too long.
+TELLING, CONTRAST, LONGEST = 0.01, 4.0, 0.4
+THIN = 0.2  # seconds of the small size, above which there is no other
 SMALL_TURNS = 3  # of the small size in a turn, where it is as quick as this:
-QUICK = 0.01
+QUICK = 0.05
 MOST_TURNS = 7
 ENOUGH = 1.2  # seconds after which no further turn begins, where times are precise
 AT_MOST = 2.5  # and where they are not
@@ -47,11 +51,11 @@ class Prober:
             self._measure([*codecs, *(c for c in known if c not in codecs)])
         return self.profile if self.profile is not None and self.profile.covers(codecs) else None
 
-    def may_again(self, overhead: float) -> bool:
-        """Return whether another probe keeps to its part of this rank's time."""
+    def leave(self, overhead: float) -> float:
+        """Return how long ago the last probe was, by this rank's clock, over what must lie between two."""
         if self.profile is None:
-            return False
-        return time.monotonic() - self._ended >= self._patience * self.profile.cost / overhead
+            return 0.0
+        return (time.monotonic() - self._ended) * overhead / (self._patience * self.profile.cost)
 
     def again(self) -> bool:
         """Measure the same codecs once more; False, with everything as before, if a rank has joined."""
@@ -89,16 +93,17 @@ def measure(reducer: Reducer, codecs: Sequence[Any], label: str) -> Profile | No
     turns = _Turns(reducer, label)
     try:
         small = [turns.trial(codec, SMALL) for codec in codecs]
-        first = turns.take([small[0], small[0], turns.trial(codecs[0], LARGE[0])])
-        if first is None:
+        size = turns.large_size(small[0])
+        if size is None:
             return None
-        size = large_size(first[1], first[2])
-        large = [turns.trial(codec, size) for codec in codecs]
-        one_turn = [*small * (SMALL_TURNS if first[1] < QUICK else 1), *large]
+        large = [turns.trial(codec, size) for codec in codecs] if size > SMALL else []
+        one_turn = [*small * (SMALL_TURNS if turns.small_seconds < QUICK else 1), *large]
         times: dict[Any, dict[int, list[float]]] = {codec: {SMALL: [], size: []} for codec in codecs}
         fits: dict[Any, Fit] = {}
         taken, cold = 0, True
-        while taken < MOST_TURNS and turns.spent < (ENOUGH if _certain(fits, size) else AT_MOST):
+        while taken < MOST_TURNS:
+            if taken and turns.spent > (ENOUGH if _certain(fits, size) else AT_MOST):
+                break
             found = turns.take(one_turn)
             if found is None:
                 return None
@@ -108,8 +113,7 @@ def measure(reducer: Reducer, codecs: Sequence[Any], label: str) -> Profile | No
             cold, taken = False, taken + 1
             for trial, seconds in zip(one_turn, found, strict=True):
                 times[trial.codec][trial.size].append(seconds)
-            fits = {codec: fit(by_size) for codec, by_size in times.items()} if taken > 1 else {}
-        fits = fits or {codec: fit(by_size) for codec, by_size in times.items()}
+            fits = {codec: fit(by_size) for codec, by_size in times.items()}
         return Profile(fits, turns.spent, f"{reducer.size} ranks on {reducer.node_count} nodes")
     finally:
         turns.close()
@@ -124,11 +128,28 @@ class _Turns:
         self._values = gradient(reducer.rank, LARGE[-1] // 4 + MOST_TURNS * BLOCK)
         self._trials: list[_Trial] = []
         self.spent = 0.0  # seconds so far, of the slowest rank
+        self.small_seconds = 0.0
 
     def trial(self, codec: Any, size: int) -> _Trial:
         scope = f"{self._label}.{len(self._trials)}"
         self._trials.append(_Trial(self._reducer, codec, size, scope, self._values))
         return self._trials[-1]
+
+    def large_size(self, small: _Trial) -> int | None:
+        """Return the larger size in bytes, by trials of `small`'s codec; None if a rank has joined."""
+        first = self.take([small, small])
+        if first is None:
+            return None
+        self.small_seconds = first[1]
+        if self.small_seconds > THIN:
+            return SMALL
+        for size in LARGE:
+            found = self.take([self.trial(small.codec, size)])
+            if found is None:
+                return None
+            if found[0] >= max(TELLING, CONTRAST * self.small_seconds) or GROWTH * found[0] > LONGEST:
+                break
+        return size
 
     def take(self, trials: Sequence[_Trial]) -> list[float] | None:
         """Run some trials; returns the seconds of the slowest rank for each, or None if a rank has joined."""
@@ -146,14 +167,7 @@ class _Turns:
 
 
 def _certain(fits: Mapping[Any, Fit], size: int) -> bool:
-    return bool(fits) and all(f.error(size) <= PRECISE * f.seconds(size) for f in fits.values())
-
-
-def large_size(small_seconds: float, middle_seconds: float) -> int:
-    """Return the larger size in bytes, by the times of `SMALL` and of the least of `LARGE`."""
-    per_byte = (middle_seconds - small_seconds) / (LARGE[0] - SMALL)
-    fitting = [size for size in LARGE if per_byte * size <= ON_THE_WIRE]
-    return max(fitting, default=LARGE[0])
+    return all(f.error(size) <= PRECISE * f.seconds(size) for f in fits.values())
 
 
 def gradient(rank: int, n: int) -> np.ndarray:

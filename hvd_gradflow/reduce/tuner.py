@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hvd_gradflow.reduce.handle import Handle
     from hvd_gradflow.reduce.reducer import Reducer
 
+RENEW = (
+    10.0  # times the least distance of two probes, after which to measure again though nothing has changed
+)
 SHOWN = 16 << 20  # bytes, for which a decision's predicted times are told
 
 
@@ -99,32 +102,39 @@ class Tuner:
         prober = self._reducer.prober
         if self._profile is None:
             return None
-        factor = self._agreed()
-        if factor is not None and prober.again():
-            table = self._decide(
-                f"step {self._rounds}: the exchange takes {factor:.2f} times as long as at first; "
-            )
+        why = self._agreed()
+        if why and prober.again():
+            table = self._decide(f"step {self._rounds}: {why}; ")
             prober.changed(table is not None)
             return table
         if prober.profile is not self._profile:  # another stream of this reducer asked for it
             return self._decide(f"step {self._rounds}: measured anew; ")
         window = self._pace.add(busy(intervals), predicted)
         if window is not None:
-            may = float(prober.may_again(self._policy.overhead))
-            self._pending = rows(self._reducer, f"{self._scope}.pace", [window.pace, window.seconds, may])
+            leave = prober.leave(self._policy.overhead)
+            self._pending = rows(self._reducer, f"{self._scope}.pace", [window.pace, window.seconds, leave])
         return None
 
-    def _agreed(self) -> float | None:
-        """By which factor the exchange is slower than at first, if all ranks are there and may probe."""
+    def _agreed(self) -> str:
+        """Return why to measure again, if all ranks are there and time allows; else nothing."""
         if self._pending is None:
-            return None
+            return ""
         everyone = self._pending.wait()
         self._pending = None
         if everyone[:, -1].sum() < self._reducer.size:
-            return None
+            return ""
         pace, seconds = everyone[:, :2].max(axis=0)
         factor = self._pace.changed(Window(float(pace), float(seconds)))
-        return factor if everyone[0, 2] else None
+        leave = everyone[0, 2]
+        if factor is not None and leave >= 1.0:
+            return f"the exchange takes {factor:.2f} times as long as at first"
+        if not self._policy.certain and leave >= 1.0:
+            return "measured anew, as nothing was certain"
+        return "long since measured" if leave >= RENEW and self._compresses() else ""
+
+    def _compresses(self) -> bool:
+        """Whether something goes with fewer bits than it might: a faster link need not show in its time."""
+        return any(self._table[name] != ladder[0] for name, ladder in self._policy.ladders().items())
 
     # -- decisions ---------------------------------------------------------------------------------
 

@@ -88,8 +88,8 @@ def test_where_little_is_gained_the_faithful_one_stays():
 
 def test_what_is_not_certain_is_not_chosen():
     policy, _ = started(allow=("none", "fp16"))
-    assert chosen(policy, link(policy, 1e8, error=0.0))["w"] == "fp16"
-    assert chosen(policy, link(policy, 1e8, error=0.02))["w"] == "none"
+    assert chosen(policy, link(policy, 1e8, error=0.0))["w"] == "fp16" and policy.certain
+    assert chosen(policy, link(policy, 1e8, error=0.02))["w"] == "none" and not policy.certain
 
 
 def test_small_buckets_and_large_ones_choose_for_themselves():

@@ -44,6 +44,11 @@ def test_slow_changes_add_up():
     assert found[:5] == [None] * 5 and found[-1] == pytest.approx(1.1**8)
 
 
+def test_what_was_far_off_from_the_first_counts_too():
+    pace = Pace(8, 1.5)
+    assert windows(pace, [50.0, 50.0, 50.0]) == [None, 50.0, 50.0]
+
+
 def test_what_takes_no_time_is_not_worth_a_measurement():
     pace = Pace(8, 1.5)
     assert [pace.changed(Window(f, f * 1e-5)) for f in (1.0, 9.0, 9.0, 9.0)] == [None] * 4
