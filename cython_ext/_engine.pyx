@@ -112,6 +112,11 @@ cdef class NativeUnit:
         return [(e.gradient, e.residual, e.total) for e in self.unit.get().statistics.energies]
 
     @property
+    def interval(self):
+        """When all ranks had submitted it and when it ended here, in seconds of one clock; once it is final."""
+        return self.unit.get().started, self.unit.get().ended
+
+    @property
     def payload_bytes(self):
         """Bytes of all payloads of all ranks for it; 0 where nothing was measured."""
         return self.unit.get().statistics.bytes

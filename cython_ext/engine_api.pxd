@@ -103,6 +103,8 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         vector[uint64_t] ends
         cbool finite
         cbool join
+        double started
+        double ended
         int64_t value
         string error
         Statistics statistics

@@ -7,6 +7,7 @@ training step: it is logged once and the subscriber is dropped.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,3 +40,12 @@ def warn(message: str, *args: object) -> None:
     """Log a warning and emit it as an event of kind ``warning``."""
     _log.warning(message, *args)
     emit("warning", message=message % args if args else message)
+
+
+def tell(kind: str, message: str, **fields: Any) -> None:
+    """Log a sentence at level INFO and emit it as an event; to stderr where the program set up no logging."""
+    if _log.hasHandlers():
+        _log.info("%s", message)
+    else:
+        print(message, file=sys.stderr, flush=True)
+    emit(kind, message=message, **fields)

@@ -164,6 +164,7 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
     run.unit = found->second;
     submitted_.erase(found);
     if (spec.flags & kNonFinite) run.unit->finite = false;
+    run.unit->started = now();
     run.unit->state.store(UnitState::kRunning);
   }
   run.ops = host_->find_codec(spec.codec.id);

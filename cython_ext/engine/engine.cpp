@@ -35,6 +35,7 @@ Engine::Engine(const gf_api *api) {
     return host_.api->find_codec(id);
   };
   host_.finish = [this](const UnitPtr &unit, UnitState state) {
+    unit->ended = now();
     std::lock_guard<std::mutex> hold(lock_);
     unit->state.store(state);
     done_.notify_all();

@@ -29,6 +29,7 @@ struct Unit {
 
   std::atomic<UnitState> state{UnitState::kSubmitted};
   // Written by the engine thread before the state becomes final.
+  double started = 0, ended = 0;  // seconds of now(): let go, and final
   Failure failure = Failure::kNone;
   std::string error;
   int64_t value = 0;

@@ -11,7 +11,7 @@ from typing import Any
 SIZES = "4KB,64KB,1MB,16MB,64MB,256MB"
 SYSTEMS = "horovod,ddp,gradflow"
 CODECS = "none,fp16,int8,int4,log4,deadzone"
-TRAIN_CODECS = "none,fp16,int8,log4,deadzone,adaptive"
+TRAIN_CODECS = "none,fp16,int8,log4,deadzone,adaptive,auto"
 RATE_VARIABLE = "NETLAB_RATE"
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _BITS = {"": 1, "BIT": 1, "KBIT": 10**3, "MBIT": 10**6, "GBIT": 10**9}

@@ -1,14 +1,19 @@
-"""Which codec each tensor of a stream takes: one for all, or one by kind, importance and byte budget."""
+"""Which codec each tensor of a stream takes: one for all, by kind and importance, or by measurement."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hvd_gradflow.codec.policy_adaptive import AdaptivePolicy
+from hvd_gradflow.codec.policy_auto import AutoPolicy
 from hvd_gradflow.codec.policy_base import FixedPolicy, Policy
 from hvd_gradflow.errors import ConfigError
 
-__all__ = ["AdaptivePolicy", "FixedPolicy", "Policy", "as_policy"]
+__all__ = ["POLICIES", "AdaptivePolicy", "AutoPolicy", "FixedPolicy", "Policy", "as_policy"]
+
+# By the name under which they stand beside the codecs.
+POLICIES: dict[str, Callable[..., Policy]] = {"adaptive": AdaptivePolicy, "auto": AutoPolicy}
 
 
 def as_policy(choice: Any, **options: Any) -> Policy:
@@ -17,7 +22,8 @@ def as_policy(choice: Any, **options: Any) -> Policy:
     Parameters
     ----------
     choice : str, Codec or Policy
-        ``"adaptive"``, the name of a codec, a codec, or a policy (a copy without a past is made of it).
+        The name of a policy (in `POLICIES`) or codec, a codec, or a policy (of which a copy without a past is
+        made).
     **options
         Options of the codec or the policy, where `choice` is a name.
 
@@ -27,8 +33,8 @@ def as_policy(choice: Any, **options: Any) -> Policy:
         For a name or an option that does not exist, or options beside an object.
     """
     if isinstance(choice, str):
-        if choice == "adaptive":
-            return AdaptivePolicy(**options)
+        if choice in POLICIES:
+            return POLICIES[choice](**options)
         from hvd_gradflow.codec.registry import get
 
         return FixedPolicy(get(choice, **options))

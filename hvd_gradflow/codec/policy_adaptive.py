@@ -145,6 +145,10 @@ class AdaptivePolicy(Policy):
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, **self._given()}
 
+    def may_normalize(self, importance: str) -> bool:
+        bounded = (self.options.target_ratio, self.options.similarity) != (None, None)
+        return bounded and importance == "coordinate"
+
     def start(self, specs: Sequence[Spec], importance: str, min_elements: int) -> dict[str, Codec]:
         if importance not in IMPORTANCE:
             raise unknown_name("importance", importance, IMPORTANCE)

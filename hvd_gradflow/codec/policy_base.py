@@ -9,6 +9,7 @@ from hvd_gradflow.codec.policy_model import elements
 
 if TYPE_CHECKING:
     from hvd_gradflow.codec.base import Codec
+    from hvd_gradflow.codec.profile import Profile
 
 
 class Spec(Protocol):
@@ -38,10 +39,19 @@ class Policy:
     ----------
     wants_statistics : bool
         Whether :meth:`update` has any use for statistics; without, none are exchanged.
+    drift, overhead, window
+        Of a policy with :meth:`ladders`: by which factor the exchange must change for another measurement,
+        which part of the time measuring may take, and over how many rounds to look.
+    certain : bool
+        Of such a policy: whether :meth:`choose` would have chosen the same were nothing measured wrong.
     """
 
     name = "policy"
     wants_statistics = False
+    drift = 1.5
+    overhead = 0.01
+    window = 8
+    certain = True
 
     def fresh(self) -> Policy:
         """Return a policy of the same options without a past, for one more stream."""
@@ -73,6 +83,29 @@ class Policy:
         """
         return None
 
+    def may_normalize(self, importance: str) -> bool:
+        """Return whether a codec may work in units of the second moment (``domain="normalized"``)."""
+        return False
+
+    def ladders(self) -> Mapping[str, Sequence[Codec]]:
+        """Return what each tensor may take, by name, the most faithful first; known after :meth:`start`.
+
+        Empty where a policy has no use for a profile of them.
+        """
+        return {}
+
+    def choose(self, profile: Profile, buckets: Sequence[Sequence[str]]) -> dict[str, Codec]:
+        """Return the codec of each tensor by name, by what the codecs were measured to cost.
+
+        Parameters
+        ----------
+        profile : Profile
+            Of all codecs in :meth:`ladders`, equal on all ranks.
+        buckets : sequence of sequences of str
+            Names of the tensors that would travel together; all of one bucket have the same ladder.
+        """
+        raise TypeError(f"{type(self).__name__} does not define choose(); a policy with ladders must")
+
     def get_config(self) -> dict[str, Any]:
         """Return the name and all options, as plain values."""
         return {"name": self.name}
@@ -89,6 +122,9 @@ class FixedPolicy(Policy):
     def start(self, specs: Sequence[Spec], importance: str, min_elements: int) -> dict[str, Codec]:
         none = codec_of("none")
         return {s.name: none if elements(s.shape) < min_elements else self.codec for s in specs}
+
+    def may_normalize(self, importance: str) -> bool:
+        return self.codec.get_config().get("domain") == "normalized"
 
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "codec": self.codec.get_config()}

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from hvd_gradflow.codec import policy, registry
 from hvd_gradflow.errors import ConfigError, UnsupportedError, unknown_name
 
-POLICIES = ("adaptive",)
 C = TypeVar("C", bound="Choice")
 
 
@@ -78,11 +77,7 @@ class Choice:
 
     def may_normalize(self, importance: str) -> bool:
         """Return whether a stream may work in units of the second moment (``domain="normalized"``)."""
-        if self.name == "adaptive" and self._made is None:
-            bounded = {"target_ratio", "similarity"} & {k for k, v in self.options.items() if v is not None}
-            return importance == "coordinate" and bool(bounded)
-        options = self.options if self._made is None else getattr(self._made, "get_config", dict)()
-        return options.get("domain") == "normalized"
+        return bool(self.policy().may_normalize(importance))
 
     def codec_for(self, spec: Any, min_elements: int) -> Any:
         """Return the codec of one tensor that belongs to no stream."""
@@ -138,7 +133,7 @@ class Namespace:
 
 def names() -> set[str]:
     """Return the names of all codecs and policies that exist at this moment."""
-    return {*registry.names(), *POLICIES}
+    return {*registry.names(), *policy.POLICIES}
 
 
 def as_choice(compression: Any, cls: type[C]) -> C | None:

@@ -1,15 +1,23 @@
-"""Exchanges between all ranks while a reducer is set up: collective, yet every wait ends."""
+"""Agreements of all ranks: while a reducer is set up, and by the engine later; yet every wait ends."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvd_gradflow.codec import get
 from hvd_gradflow.errors import MismatchError, PeerError
+from hvd_gradflow.reduce.factors import Factors
+from hvd_gradflow.reduce.layout import DTYPES
+
+if TYPE_CHECKING:
+    from hvd_gradflow.reduce.handle import Handle
+    from hvd_gradflow.reduce.reducer import Reducer
 
 _given_up: list[Any] = []  # requests that MPI may still complete, with the buffers they belong to
 
@@ -90,3 +98,31 @@ def require_equal(values: list[dict[str, Any]], what: str) -> None:
                 f"{what} {key}: ranks {others} have {found}, the others {expected!r}; "
                 "give every rank the same (mpirun forwards a variable with -x NAME)"
             )
+
+
+def announce(reducer: Reducer, name: str, identity: tuple[str, int]) -> Handle:
+    """Submit a unit of no elements: ranks whose manifests (`identity`) differ learn it by name."""
+    from hvd_gradflow.reduce.handle import Handle
+
+    unit = reducer.submit(
+        name=name,
+        identity=identity,
+        codec=get("none"),
+        dtype=DTYPES["float32"],
+        elements=0,
+        source=0,
+        target=0,
+        factors=Factors(1.0, 1.0, 1.0, 1.0),
+        keep=None,
+    )
+    return Handle(reducer.engine, unit, name, lambda unit: None)
+
+
+def rows(reducer: Reducer, name: str, row: Sequence[float]) -> Handle:
+    """Give every rank the numbers of all ranks; its result is float64 of shape (ranks, numbers + 1).
+
+    The last column tells who is there: 1, or 0 for a rank that has joined.
+    """
+    matrix = np.zeros((reducer.size, len(row) + 1))
+    matrix[reducer.rank] = (*row, 1.0)
+    return reducer.allreduce_async(matrix, name, op="sum", codec="none", out=matrix)

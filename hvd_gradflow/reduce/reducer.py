@@ -15,6 +15,7 @@ from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import digest
 from hvd_gradflow.reduce.normalizer import Normalizer
+from hvd_gradflow.reduce.probe import Prober
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.topology import discover
 
@@ -89,6 +90,7 @@ class Reducer:
         self.residuals = Residuals()
         self.normalizer = Normalizer()
         self._joining: Handle | None = None
+        self.prober = Prober(self)
         self.streams: dict[str, Any] = {}
         lifecycle.register(self)
 
@@ -175,7 +177,8 @@ class Reducer:
         `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
         all ranks must have alike. With `backup`, room for the residual, nobody needs to know whether the
         input is `finite`: where a result is not, the residual becomes what it was. Of one name `versions`
-        may be under way; `rescale` is what the residual is multiplied with once those before this one have ended.
+        may be under way; `rescale` is what the residual is multiplied with once those before this one have
+        ended.
         """
         self.admit(name, codec, versions)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):

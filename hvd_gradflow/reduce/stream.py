@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from hvd_gradflow import events
-from hvd_gradflow.codec import get
 from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
+from hvd_gradflow.reduce.agreement import announce
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.handle import Handle
@@ -30,6 +31,7 @@ from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import HALVES, saturate, written
+from hvd_gradflow.reduce.tuner import Tuner, Undecided
 
 _said: list[bool] = []  # that nothing is encoded on one node: once a process
 _IMPORTANCE = ("energy", "coordinate")
@@ -101,6 +103,7 @@ class GradientStream:
         self._next_table: dict[str, Any] | None = None  # for the next step
         self._plans = 0
         self._identities: dict[str, tuple[str, int]] = {}  # unit name -> manifest and digest, in this plan
+        self._tuner: Tuner | None = None
         Factors.of(op, reducer.size, True, prescale, postscale)
         self.restart()
         reducer.streams[scope] = self
@@ -121,33 +124,36 @@ class GradientStream:
         self._residuals.in_gradient_units(self._normalizer)
         self._normalizer.restart()
         self._table = self._policy.start(self.specs, self._importance, self.reducer.config.min_elements)
+        if self._tuner is not None:
+            self._table = self._tuner.restarted()
+        elif self._policy.ladders():
+            # Ranks whose policies differ must not begin to measure.
+            self._compare(dict.fromkeys(self._table, Undecided(self._policy, self._importance))).wait()
+            self._tuner = Tuner(
+                self.reducer, self.scope, self.specs, self._policy, self._table, self._in_place
+            )
+            self._table = self._tuner.opened()
         self._plan()
 
     def _plan(self) -> None:
-        """Lay out the buckets anew and let all ranks compare what they registered."""
+        """Lay out the buckets anew, for the present table."""
         self.drain()
         self._residuals.in_gradient_units(self._normalizer)
         self._residuals.release()
         self.reducer.forget(self._identities)
         self._identities.clear()
         label = f"{self.scope}.{self._plans}."
-        self._plans += 1
+        self._compare(self._table)
         limit = self.reducer.config.bucket_mib * 2**20
         buckets = cut(self.specs, self._table, limit, label, self._in_place)
         self._lanes = Lanes(buckets, self._residuals, self.reducer, self.max_staleness + 1, self._plans)
-        plan = f"{label}plan"
-        self._identities[plan] = identify_plan(self.specs, self._table, self.max_staleness)
-        self.reducer.submit(
-            name=plan,
-            identity=self._identities[plan],
-            codec=get("none"),
-            dtype=DTYPES["float32"],
-            elements=0,
-            source=0,
-            target=0,
-            factors=Factors(1.0, 1.0, 1.0, 1.0),
-            keep=None,
-        )
+
+    def _compare(self, codecs: Mapping[str, Any]) -> Handle:
+        """Let all ranks compare what they registered; one that differs learns it by name."""
+        plan = f"{self.scope}.{self._plans}.plan"
+        self._plans += 1
+        self._identities[plan] = identify_plan(self.specs, codecs, self.max_staleness)
+        return announce(self.reducer, plan, self._identities[plan])
 
     # -- a step ------------------------------------------------------------------------------------
 
@@ -322,6 +328,8 @@ class GradientStream:
         self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:
             self._note(lane, filling, slot, unit)
+        if self._tuner is not None and not self.max_staleness:
+            self._tuner.saw(unit, filling.bucket.codec, slot.size)
         lane.outstanding.discard(name)
         filling.present.pop(name, None)
         filling.units.pop(name, None)
@@ -347,9 +355,12 @@ class GradientStream:
             return  # it tells of codecs that are no more
         if not self.max_staleness:  # else advance() counts: a round may end in the midst of another step
             self._rounds += 1
-        if not self._policy.wants_statistics:
-            return
-        table = self._policy.update(dict(sorted(statistics.items())))
+        table = None
+        if self._policy.wants_statistics:
+            table = self._policy.update(dict(sorted(statistics.items())))
+        # With staleness the link is never idle at the end of a round: what was measured first holds.
+        if self._tuner is not None and not self.max_staleness:
+            table = self._tuner.round_ended()
         if table is not None and table != self._table:
             moved = {n: c.name for n, c in table.items() if c != self._table[n]}
             events.emit("codecs", scope=self.scope, moved=moved)
@@ -378,7 +389,8 @@ class GradientStream:
         """
         self._settle()
         self._residuals.in_gradient_units(self._normalizer)
-        if not any(feeds_back(codec) for codec in self._table.values()):
+        possible = [*self._table.values(), *chain(*self._policy.ladders().values())]
+        if not any(feeds_back(codec) for codec in possible):
             return {}
         sizes = {s.name: s.elements for s in self.specs}
         total = self._residuals.total(self.reducer, sizes, f"{self.scope}: ")

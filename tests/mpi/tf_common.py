@@ -17,7 +17,16 @@ import hvd_gradflow.tensorflow as ours
 from hvd_gradflow.tensorflow import Compression
 
 # Relative error (norm of the difference over the norm) that one exchange, two encodings, may have.
-ERROR = {"none": 1e-6, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2, "int4": 0.4, "log4": 0.4, "adaptive": 0.4}
+ERROR = {
+    "none": 1e-6,
+    "fp16": 2e-3,
+    "bf16": 2e-2,
+    "int8": 3e-2,
+    "int4": 0.4,
+    "log4": 0.4,
+    "adaptive": 0.4,
+    "auto": 0.4,
+}
 
 if os.environ.get("ONE_THREAD"):
     tf.config.threading.set_inter_op_parallelism_threads(1)

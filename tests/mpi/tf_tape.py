@@ -27,7 +27,7 @@ def units():
 def every_codec(path):
     """Each codec, eagerly and in a graph."""
     # Horovod traces a function for each; two will do there.
-    for name in ERROR if path == "dropin" else ("log4", "adaptive"):
+    for name in ERROR if path == "dropin" else ("log4", "adaptive", "auto"):
         error = ERROR[name]
         variables = variables_of(SHAPES)
         gradients = [noise(*s, seed=i) for i, s in enumerate(SHAPES)]

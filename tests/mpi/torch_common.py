@@ -19,7 +19,16 @@ from hvd_gradflow.torch import Compression
 torch.set_num_threads(1)
 
 # Relative error (norm of the difference over the norm) that one exchange, two encodings, may have.
-ERROR = {"none": 1e-6, "fp16": 2e-3, "bf16": 2e-2, "int8": 3e-2, "int4": 0.4, "log4": 0.4, "adaptive": 0.4}
+ERROR = {
+    "none": 1e-6,
+    "fp16": 2e-3,
+    "bf16": 2e-2,
+    "int8": 3e-2,
+    "int4": 0.4,
+    "log4": 0.4,
+    "adaptive": 0.4,
+    "auto": 0.4,
+}
 
 
 def main(process_sets=None) -> None:

@@ -133,7 +133,7 @@ def allreduce_with_compression(path):
     x = torch.randn(40, 60)
     everyone = stock.allgather_object(x, name="x")
     mean = sum(everyone) / size
-    for name in ("fp16", "int8", "log4", "adaptive"):
+    for name in ("fp16", "int8", "log4", "adaptive", "auto"):
         c = getattr(hvd.Compression, name)
 
         def near(got, wanted, error=ERROR[name]):

@@ -16,7 +16,7 @@ from hvd_gradflow.torch import Compression  # noqa: E402
 from hvd_gradflow.torch.choice import Choice, as_choice  # noqa: E402
 
 
-@pytest.mark.parametrize("name", ["none", "fp16", "bf16", "int8", "int4", "log4", "adaptive"])
+@pytest.mark.parametrize("name", ["none", "fp16", "bf16", "int8", "int4", "log4", "adaptive", "auto"])
 def test_usable_as_it_stands(name):
     choice = getattr(Compression, name)
     assert choice is getattr(Compression, name) and repr(choice) == f"Compression.{name}"
@@ -39,7 +39,7 @@ def test_options_make_a_copy():
 
 
 def test_unknown_words_are_refused_with_what_there_is():
-    with pytest.raises(ConfigError, match=r"'log5'; known: adaptive, .*int8, log4"):
+    with pytest.raises(ConfigError, match=r"'log5'; known: adaptive, auto, .*int8, log4"):
         Compression.log5  # noqa: B018
     assert not hasattr(Compression, "log5")
     with pytest.raises(ConfigError, match=r"'blok'; known: block"):
