@@ -114,8 +114,18 @@ class GradientExchange:
             raise UnsupportedError(
                 f"the gradient of {name!r} has layout {gradient.layout}, expected strided or sparse_coo"
             )
-        handle = self.stream.submit(name, host_view(gradient, parameter.dtype))
-        return lambda into=gradient: fetch(handle, into, parameter.dtype)
+        view = host_view(gradient, parameter.dtype)
+        handle = self.stream.submit(name, view)
+
+        def wait(into: torch.Tensor = gradient) -> torch.Tensor:
+            if into is not gradient:
+                return fetch(handle, into, parameter.dtype)
+            handle.wait(out=view)
+            if view.owner is not gradient:  # a copy, in host memory
+                gradient.detach().copy_(view.owner)
+            return gradient
+
+        return wait
 
     def end_step(self, waits: dict[torch.Tensor, Callable[..., Any]]) -> None:
         """End a step with staleness: put the gradients that are due in place, or zeros while none are.
