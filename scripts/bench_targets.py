@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from targets.cases import CASES, Case, Rows
+from targets.cases import CASES, Case, Rows, recorded
 
 SCRIPTS = Path(__file__).resolve().parent
 TIMEOUT = 300.0  # seconds of one run
@@ -58,8 +58,8 @@ def run(case: Case) -> Rows:
     """
     if "auto" in case.key and not _has_auto():
         raise NotHereError("there is no codec auto")
-    if case.where and not (SCRIPTS / "netlab.py").exists():
-        raise NotHereError("scripts/netlab.py is missing")
+    if case.recording:
+        record(*case.recording)
     # Figures say themselves what a node is.
     environment = {key: value for key, value in os.environ.items() if key != "GRADFLOW_RANKS_PER_NODE"}
     with tempfile.TemporaryDirectory() as folder:
@@ -77,6 +77,33 @@ def run(case: Case) -> Rows:
         if code or not path.exists():
             raise RunError(f"exit code {code}, see above")
         return json.loads(path.read_text())
+
+
+def record(model: str, step: int) -> None:
+    """Record the gradients of a model, once.
+
+    Raises
+    ------
+    NotHereError
+        If its data are not here.
+    """
+    path = recorded(model, step)
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = [
+        sys.executable,
+        SCRIPTS / "record_gradients.py",
+        "--model",
+        model,
+        "--steps",
+        step,
+        "--workers",
+        2,
+    ]
+    done = subprocess.run([*map(str, words), "--out", str(path)], timeout=TIMEOUT, check=False)
+    if done.returncode:
+        raise NotHereError("gradients cannot be recorded here, see above")
 
 
 def _has_auto() -> bool:

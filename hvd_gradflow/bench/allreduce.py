@@ -23,6 +23,7 @@ def run_allreduce_bench(
     *,
     data: str = "normal",
     model: str | None = None,
+    one_tensor: bool = False,
     similarity: float | None = None,
     repeats: int | None = None,
     seconds: float = 20.0,
@@ -38,7 +39,7 @@ def run_allreduce_bench(
         Float32 bytes of the tensor.
     systems, codecs : list of str
         As of :func:`hvd_gradflow.bench.choice.chosen`.
-    data, model : str
+    data, model, one_tensor
         As of :func:`hvd_gradflow.bench.data.source`.
     similarity : float, optional
         What ``deadzone`` keeps.
@@ -60,7 +61,7 @@ def run_allreduce_bench(
         For a name, file or option that is none.
     """
     wanted = chosen(systems, codecs)
-    source = sources.source(data, model)
+    source = sources.source(data, model, one_tensor)
     rows = []
     with world(set(wanted)) as ranks:
         ranks.say(report.about(ranks, rate))

@@ -89,6 +89,9 @@ def add_commands(benches: Any) -> None:
         "--data", default="normal", metavar="FILE", help="recorded gradients, repeated to the size (normal)"
     )
     allreduce.add_argument("--model", help="whose gradients, where the file holds those of several models")
+    allreduce.add_argument(
+        "--one-tensor", action="store_true", help="lay the recorded tensors end to end, as one"
+    )
     allreduce.add_argument("--similarity", type=float, metavar="S", help="what deadzone keeps, as a cosine")
     _measurement(allreduce, 20.0)
     allreduce.add_argument("--plot", metavar="FILE", help="a picture of MB/s over the size (.png)")
@@ -166,6 +169,7 @@ def _run_allreduce(arguments: argparse.Namespace) -> int:
         codecs=listed(arguments.codecs or [CODECS]),
         data=arguments.data,
         model=arguments.model,
+        one_tensor=arguments.one_tensor,
         similarity=arguments.similarity,
         repeats=arguments.repeats,
         seconds=arguments.seconds,

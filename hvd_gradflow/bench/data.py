@@ -71,7 +71,7 @@ def relative_error(result: np.ndarray, exact: np.ndarray) -> float:
 Source = Callable[[int, int, int], Gradients]  # of bytes, rank and ranks
 
 
-def source(data: str, model: str | None = None) -> Source:
+def source(data: str, model: str | None = None, one_tensor: bool = False) -> Source:
     """Return what makes gradients of a size: normally distributed ones, or recorded ones.
 
     Of a recording each tensor is repeated, so that all together have the size: it keeps its share and its
@@ -85,6 +85,8 @@ def source(data: str, model: str | None = None) -> Source:
         any ``.npz`` of float32 arrays; then all ranks have the same.
     model : str, optional
         Whose, where the file holds gradients of several models.
+    one_tensor : bool
+        Lay the recorded tensors end to end and repeat the whole, as one tensor with one name.
 
     Raises
     ------
@@ -96,6 +98,8 @@ def source(data: str, model: str | None = None) -> Source:
     if data == "normal":
         return _normal
     workers = _workers(data, load_gradients(data), model)
+    if one_tensor:
+        workers = [{"tensor": np.concatenate([a.reshape(-1) for a in w.values()])} for w in workers]
     return lambda nbytes, rank, size: _recorded(workers, nbytes, rank, size)
 
 

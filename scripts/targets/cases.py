@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RECORDED = Path(__file__).resolve().parents[2] / "tests" / "data" / "gradients.npz"
+ROOT = Path(__file__).resolve().parents[2]
+RECORDINGS = ROOT / "build" / "recordings"
 GRID = "4KB,64KB,1MB,16MB,64MB"
 
 Rows = list[dict[str, Any]]
@@ -39,6 +40,7 @@ class Case:
     where: str
     bench: str
     targets: tuple[Target, ...]
+    recording: tuple[str, int] | None = None  # model and step whose gradients it takes
     note: Callable[[Rows], str] = lambda rows: ""
 
 
@@ -89,15 +91,21 @@ def sized(size: int) -> Callable[[Rows], float]:
     return lambda rows: speedup("none", "horovod", "fp32")([row for row in rows if row["bytes"] == size])
 
 
-def thin(model: str, goal: float) -> Case:
+def recorded(model: str, step: int) -> Path:
+    """Where a recording is, or is to be."""
+    return RECORDINGS / f"{model}-{step}.npz"
+
+
+def thin(model: str, step: int, goal: float) -> Case:
     """Deadzone on a thin link."""
     return Case(
         f"thin-{model}",
-        f"lab 2x1, 100 Mbit/s, recorded gradients of the {model} repeated to 64 MB, deadzone at 0.985",
+        f"lab 2x1, 100 Mbit/s, gradients of the {model} network, repeated to 64 MB, deadzone at 0.985",
         "--nodes 2 --slots 1 --rate 100mbit",
         f"allreduce --sizes 64MB --systems horovod/fp16,gradflow --codecs deadzone --similarity 0.985 "
-        f"--data {shlex.quote(str(RECORDED))} --model {model}",
+        f"--data {shlex.quote(str(recorded(model, step)))} --one-tensor",
         (Target("x Horovod fp16", goal, speedup("deadzone", "horovod", "fp16")),),
+        recording=(model, step),
     )
 
 
@@ -124,8 +132,8 @@ CASES = (
             Target("x Horovod fp32", 10, speedup("log4", "horovod", "fp32")),
         ),
     ),
-    thin("cnn", 22),
-    thin("text", 6),
+    thin("plain", 300, 22),
+    thin("text", 200, 6),
     Case(
         "nodes-of-two",
         "lab 2x2, 1 Gbit/s, 64 MB, log4",
@@ -142,7 +150,7 @@ CASES = (
         "--nodes 2 --slots 1 --rate 1gbit",
         "train --seconds 40",
         (Target("of DDP PowerSGD rank 1's time", 0.85, against_powersgd, at_least=False),),
-        step_errors,
+        note=step_errors,
     ),
     Case(
         "four-nodes",

@@ -72,3 +72,10 @@ def test_powersgd_sends_two_factors_where_that_is_half_as_much():
     assert powersgd_bytes((64, 3, 5, 5), "powersgd4") == 4 * 4 * (64 + 75)
     assert powersgd_bytes((2048,), "powersgd1") == 4 * 2048
     assert powersgd_bytes((4, 4), "powersgd4") == 64
+
+
+def test_one_tensor_is_all_of_them_end_to_end():
+    several, one = (source(str(SAMPLE), "cnn", one_tensor=flat)(4000, 1, 2) for flat in (False, True))
+    assert list(one.layout) == ["tensor"] and one.nbytes == 4000
+    first = next(iter(several.layout.values()))
+    assert np.array_equal(one.values[:first], several.values[:first])
