@@ -19,7 +19,8 @@ START_SECONDS = 60
 POLL_SECONDS = 0.2
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 
-# Process tracking and task placement without control groups, which the machine's own SLURM or container may own.
+# Process tracking and task placement without control groups, which the machine's own SLURM or container may
+# own.
 CONFIGURATION = """\
 ClusterName=lab
 SlurmctldHost={first}
@@ -35,6 +36,7 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 SlurmdParameters=config_overrides
 ReturnToService=2
+EnforcePartLimits=ALL
 MessageTimeout=60
 KillWait=5
 StateSaveLocation={here}/state
@@ -51,7 +53,7 @@ CPUS_PER_SLOT = 2  # more than there are, perhaps: nothing is bound to one
 
 @dataclass(frozen=True)
 class Job:
-    """A batch job that has ended: its number, SLURM's name of its state, its exit code, and what it printed."""
+    """A batch job that has ended: its number, SLURM's name of its state, its exit code, what it printed."""
 
     number: int
     state: str
@@ -61,15 +63,17 @@ class Job:
     def check(self) -> Job:
         """Return the job itself; raises AssertionError with its output unless it completed."""
         if self.state != "COMPLETED" or self.exit_code:
-            raise AssertionError(f"job {self.number}: {self.state}, exit code {self.exit_code}\n{self.output}")
+            raise AssertionError(
+                f"job {self.number}: {self.state}, exit code {self.exit_code}\n{self.output}"
+            )
         return self
 
 
 class Slurm:
     """SLURM's daemons, for as long as a ``with`` block (or the lab) lasts.
 
-    Every node offers two processors a slot, however many the machine has. Commands of the lab (sbatch, srun, squeue)
-    find the configuration in the lab's own /etc/slurm.
+    Every node offers two processors a slot, however many the machine has. Commands of the lab (sbatch, srun,
+    squeue) find the configuration in the lab's own /etc/slurm.
 
     Parameters
     ----------
@@ -163,7 +167,10 @@ class Slurm:
             time.sleep(POLL_SECONDS)
         code, _, signal = about["ExitCode"].partition(":")
         return Job(
-            number, about["JobState"], int(code) or (128 + int(signal) if int(signal) else 0), _text(about["StdOut"])
+            number,
+            about["JobState"],
+            int(code) or (128 + int(signal) if int(signal) else 0),
+            _text(about["StdOut"]),
         )
 
     def _about(self, number: int) -> dict[str, str]:
@@ -185,16 +192,24 @@ class Slurm:
 
     def _daemons(self) -> str:
         """Return the script that starts them, to be run in the hub."""
-        files = {"pid-file": "munged.pid", "log-file": "munged.log", "seed-file": "munged.seed", "key-file": "munge.key"}
+        files = {
+            "pid-file": "munged.pid",
+            "log-file": "munged.log",
+            "seed-file": "munged.seed",
+            "key-file": "munge.key",
+        }
         options = " ".join(f"--{option}={HERE}/{name}" for option, name in files.items())
         lines = [
             f"mkdir -p {HERE}/state /run/munge",
-            f"{needs.find('munged')} --force --socket=/run/munge/munge.socket.2 {options} 2>{HERE}/munged.said",
+            f"{needs.find('munged')} --force --socket=/run/munge/munge.socket.2 {options} "
+            f"2>{HERE}/munged.said || {{ cat {HERE}/munged.said; exit 1; }}",
         ]
         for i, pid in enumerate(self._lab.pids.values()):
             enter = f"nsenter -t {pid} -m -u -i -n"
             # slurmd wants a tree of control groups to its taste: an empty one of its own.
-            lines.append(f"{enter} sh -ec 'mount --bind {HERE} /etc/slurm; mount -t tmpfs none /sys/fs/cgroup'")
+            lines.append(
+                f"{enter} sh -ec 'mount --bind {HERE} /etc/slurm; mount -t tmpfs none /sys/fs/cgroup'"
+            )
             if i == 0:
                 lines.append(f"{enter} {needs.find('slurmctld')}")
             lines.append(f"{enter} {needs.find('slurmd')}")
@@ -212,8 +227,14 @@ class Slurm:
                 return
             said = (done.stdout + done.stderr).strip()
             time.sleep(POLL_SECONDS)
-        logs = [f"{log.name}: {lines[-1]}" for log in self.folder.glob("*.log") if (lines := log.read_text().splitlines())]
-        raise LabError(f"SLURM is not ready after {START_SECONDS} s: {said}; {'; '.join(logs)}".replace("\n", " / "))
+        logs = [
+            f"{log.name}: {lines[-1]}"
+            for log in self.folder.glob("*.log")
+            if (lines := log.read_text().splitlines())
+        ]
+        raise LabError(
+            f"SLURM is not ready after {START_SECONDS} s: {said}; {'; '.join(logs)}".replace("\n", " / ")
+        )
 
 
 def _text(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Average arrays until told otherwise: `reducing.py STEPS MARKER`; rank 0 touches the file MARKER after three steps."""
+"""Average arrays STEPS times: `reducing.py STEPS MARKER`; rank 0 touches the file MARKER after three."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ def checked(done):
 
 def test_horovodrun_with_hosts_as_users_write_it(lab):
     program = [sys.executable, HERE / "allreduce.py"]
-    out = checked(lab.run("node0", ["horovodrun", "-np", "4", "-H", "node0:2,node1:2", *program], timeout=120))
+    out = checked(
+        lab.run("node0", ["horovodrun", "-np", "4", "-H", "node0:2,node1:2", *program], timeout=120)
+    )
     places = ast.literal_eval(out[out.index("places") :].split("places", 1)[1].strip())
     assert places == [(f"node{n}", i, 2, [10.0] * 3) for n in (0, 1) for i in (0, 1)]
 
@@ -49,7 +51,7 @@ def test_values_on_real_nodes(make_lab, slots, nodes):
 
 @pytest.fixture
 def pair(make_lab, tmp_path):
-    """Two nodes of one rank that reduce; `begin(steps, ...)` returns once they are at it, with what will be the end."""
+    """Two nodes of one rank that reduce; `begin(steps, ...)` returns, once they do, what will be the end."""
     with make_lab(nodes=2, slots=1) as lab, ThreadPoolExecutor(1) as pool:
 
         def begin(steps, timeout=60, **env):
@@ -89,7 +91,9 @@ def test_a_cut_link_ends_the_job_with_the_rank_named(pair):
 def test_open_mpi_itself_finds_out_when_it_may_ask(pair):
     """What the batch scripts set, with shorter times: the launcher notices before the ranks do."""
     lab, begin = pair
-    asking = {f"OMPI_MCA_oob_tcp_keepalive_{k}": v for k, v in (("time", "2"), ("intvl", "1"), ("probes", "2"))}
+    asking = {
+        f"OMPI_MCA_oob_tcp_keepalive_{k}": v for k, v in (("time", "2"), ("intvl", "1"), ("probes", "2"))
+    }
     end = begin(10**6, GRADFLOW_PROGRESS_TIMEOUT="40", **asking)
     lab.cut("node1")
     cut = time.monotonic()
@@ -100,7 +104,7 @@ def test_open_mpi_itself_finds_out_when_it_may_ask(pair):
 
 
 def test_a_launch_ends_at_its_time(pair):
-    lab, begin = pair
+    _, begin = pair
     end = begin(10**6, timeout=5)
     with pytest.raises(subprocess.TimeoutExpired):
         end.result()

@@ -15,12 +15,17 @@ import pytest
 pytestmark = pytest.mark.lab
 COMMAND = [sys.executable, str(Path(__file__).resolve().parents[2] / "scripts/netlab.py")]
 SPACES = ("net", "mnt", "uts", "ipc", "pid")
-SHOW = f"for kind in {' '.join(SPACES)}; do readlink /proc/self/ns/$kind; done; echo ready; exec 3<&0; sleep 300 & wait"
+SHOW = f"for kind in {' '.join(SPACES)}; do readlink /proc/self/ns/$kind; done; echo ready; sleep 300 & wait"
 
 
 def netlab(*words, timeout=60, **options):
     return subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, **options
+        [*COMMAND, *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        **options,
     )
 
 
@@ -43,7 +48,9 @@ def state_of_the_machine():
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=lambda n: str(n)
+    ("number", "code"),
+    [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
+    ids=lambda n: str(n),
 )
 def test_nothing_is_left_of_a_lab_that_is_ended(possible, number, code):
     before = state_of_the_machine()
@@ -73,7 +80,20 @@ def test_nothing_is_left_of_a_lab_that_is_ended(possible, number, code):
 
 def test_output_and_exit_code_pass_and_bytes_are_printed(possible):
     script = "echo $NETLAB_HOSTS $NETLAB_RATE $NETLAB_INTERFACE; ssh node2 hostname; pwd >&2; exit 7"
-    words = ("--nodes", "3", "--slots", "2,1,1", "--rate", "100mbit", "--launcher", "none", "--", "sh", "-c", script)
+    words = (
+        "--nodes",
+        "3",
+        "--slots",
+        "2,1,1",
+        "--rate",
+        "100mbit",
+        "--launcher",
+        "none",
+        "--",
+        "sh",
+        "-c",
+        script,
+    )
     done = netlab(*words, cwd="/usr")
     assert done.stdout == "node0:2,node1:1,node2:1 100000000 eth0\nnode2\n"
     assert done.returncode == 7
@@ -90,7 +110,10 @@ def test_output_and_exit_code_pass_and_bytes_are_printed(possible):
     ("words", "sentence"),
     [
         (["--rate", "1foo", "--", "true"], "rate '1foo': expected something like 1gbit"),
-        (["--nodes", "3", "--slots", "2,1", "--", "true"], "slots '2,1': expected one number from 1 up, or 3 of them"),
+        (
+            ["--nodes", "3", "--slots", "2,1", "--", "true"],
+            "slots '2,1': expected one number from 1 up, or 3 of them",
+        ),
         (["--loss", "1", "--", "true"], "loss '1': expected the share of packets to lose"),
         (["--delay", "1h", "--", "true"], "delay '1h': expected something like 1ms"),
         (["--mtu", "100", "--", "true"], "mtu 100: expected 576 to 9000 bytes"),
@@ -138,7 +161,11 @@ def test_commands_end_at_their_time_with_all_they_started(lab):
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         lab.run("node0", ["sh", "-c", "echo begun; sleep 301 & sleep 302"], timeout=0.5)
     assert caught.value.output == "begun\n"
-    left = [line for line in Path("/proc").glob("[0-9]*/cmdline") if _command(line) in (b"sleep\0301\0", b"sleep\0302\0")]
+    left = [
+        line
+        for line in Path("/proc").glob("[0-9]*/cmdline")
+        if _command(line) in (b"sleep\0301\0", b"sleep\0302\0")
+    ]
     assert not left
     process = lab.popen("node1", ["sleep", "303"])
     process.send_signal(signal.SIGUSR1)

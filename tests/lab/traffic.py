@@ -1,4 +1,4 @@
-"""Sockets for tests of links: `serve`, then `stream HOST SECONDS` (its Mbit/s) or `echo HOST COUNT` (round trips)."""
+"""Sockets to test links: `serve`, then `stream HOST SECONDS` (Mbit/s) or `echo HOST COUNT` (round trips)."""
 
 from __future__ import annotations
 
@@ -73,4 +73,6 @@ if __name__ == "__main__":
     if words[0] == "serve":
         serve()
     else:
-        {"stream": stream, "echo": echo}[words[0]](words[1], float(words[2]) if words[0] == "stream" else int(words[2]))
+        {"stream": stream, "echo": echo}[words[0]](
+            words[1], float(words[2]) if words[0] == "stream" else int(words[2])
+        )
