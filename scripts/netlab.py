@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""A cluster of several nodes on this machine: run a command over all their ranks, then print the bytes on each link.
+"""A cluster of several nodes on this machine: run a command on its ranks, then print the bytes on each link.
 
     python scripts/netlab.py --nodes 2 --rate 1gbit -- python scripts/train_digits_torch.py --ranks-per-node 0
     python scripts/netlab.py --nodes 3 --slots 2,1,1 --rate 100mbit --loss 0.01 --delay 1ms -- python prog.py
     python scripts/netlab.py --slots 2 --launcher none -- horovodrun -np 4 -H node0:2,node1:2 python prog.py
     python scripts/netlab.py --launcher none -- bash
 
-Linux, root. Nodes are network, mount, UTS and IPC namespaces on a bridge; nothing of the machine's own network or /etc
-is touched, and nothing is left behind, even after kill -9. docs/lab.md says more. As a library:
+Linux, root. Nodes are network, mount, UTS and IPC namespaces on a bridge; nothing of the machine's own
+network or /etc is touched, and nothing is left behind, even after kill -9. docs/lab.md says more. As a
+library:
 
     from lab.cluster import Lab   # with scripts/ on sys.path
 """

@@ -324,7 +324,7 @@ def batch(tmp_path):
     scontrol.chmod(0o755)
 
     def run(job, **extra):
-        slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}
+        slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "3,2"}
         env = {**os.environ, **slurm, "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_ID": "7", **extra}
         env |= {"PATH": f"{tmp_path}:{env['PATH']}", "HOROVODRUN": str(tmp_path / "horovodrun")}
         done = subprocess.run(
@@ -352,8 +352,8 @@ def test_batch_scripts_start_the_training_on_every_rank(batch, job):
     if job.stem == "train_mpirun":
         assert options[options.index("GRADFLOW_WINDOW") - 1] == "-x"
     if job.stem != "train_srun":
-        assert "n1:2,n2:2" in options
-        assert options[options.index("-np") + 1] == "4"
+        assert "n1:3,n2:2" in options
+        assert options[options.index("-np") + 1] == "5"
 
 
 def test_there_is_a_batch_script_for_each_launcher():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import subprocess
 import sys
 import uuid
@@ -13,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from lab import delay as delays
-from lab import environment, launchers, needs, running, ssh, wiring
+from lab import environment, launchers, machine, needs, running, ssh, wiring
 from lab.errors import LabError
-from lab.values import Plan, loss_of, rate_of, rate_text
+from lab.values import Plan, loss_of, rate_of
 
 HERE = Path(__file__).resolve().parent
 PYTHON = (sys.executable, "-I", "-S")  # quick to start
 START_SECONDS = 60
-PREFERRED = "cubic"  # what most clusters run
 
 
 class Lab:
     """Nodes ``node0``, ``node1``, ... on one switch, each a set of Linux namespaces with its own ssh daemon.
 
-    All nodes share this machine's processors, memory and file system; own are host name, network, /dev/shm and IPC.
-    Several labs may live side by side. Nothing of a lab outlasts the process that made it, however that ends.
+    All nodes share this machine's processors, memory and file system; own are host name, network, /dev/shm
+    and IPC. Several labs may live side by side. Nothing of a lab outlasts the process that made it, however
+    that ends.
 
     Parameters
     ----------
@@ -79,11 +78,10 @@ class Lab:
         mtu: int = 1500,
         congestion: str | None = None,
     ) -> None:
-        self.plan = Plan(nodes, slots, rate, loss, delay, mtu, congestion)
-        self.slots: list[int] = list(self.plan.slots)
+        self.plan = Plan(nodes, slots, rate, loss, delay, mtu, machine.congestion(congestion))
+        self.slots = self.plan.slots
         self.hosts = [f"node{i}" for i in range(nodes)]
         self.hostlist = ",".join(f"{host}:{n}" for host, n in zip(self.hosts, self.slots))
-        self.plan.congestion = _congestion(congestion)
         self._hub: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Lab:
@@ -93,12 +91,7 @@ class Lab:
         self.close()
 
     def __str__(self) -> str:
-        plan = self.plan
-        rate = rate_text(plan.rate) if isinstance(plan.rate, int) else "no limit"
-        return (
-            f"{len(self.hosts)} nodes with {'+'.join(map(str, self.slots))} slots, links of {rate}, "
-            f"loss {float(plan.loss):g}, delay {float(plan.delay) * 1e3:g} ms, MTU {plan.mtu}, TCP {plan.congestion}"
-        )
+        return str(self.plan)
 
     def start(self) -> Lab:
         """Make the nodes; `with` does it, unless they are there."""
@@ -106,7 +99,7 @@ class Lab:
             return self
         needs.check((*needs.ALWAYS, *(needs.LOSS if self.plan.loss else ())))
         self._hub = subprocess.Popen(
-            [*PYTHON, HERE / "hub.py", *self.hosts, "--", *_private()],
+            [*PYTHON, HERE / "hub.py", *self.hosts, "--", *machine.private()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -227,7 +220,7 @@ class Lab:
     # The network
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """Return the bytes that each node's eth0 received and sent so far: ``{"node0": {"rx_bytes": ..., ...}}``."""
+        """Return the bytes of each node's eth0 so far: ``{"node0": {"rx_bytes": ..., "tx_bytes": ...}}``."""
         table = f"/proc/{self._init}/root/proc/{{}}/net/dev"
         return {
             node: dict(wiring.counters(Path(table.format(pid)).read_text()))
@@ -275,8 +268,7 @@ class Lab:
         return subprocess.Popen(words, env=dict(env), **options)
 
     def _environment(self, given: Mapping[str, str] | None) -> dict[str, str]:
-        rate = self.plan.rate if isinstance(self.plan.rate, int) else None
-        return environment.of_commands(given, self.hostlist, rate)
+        return environment.of_commands(given, self.hostlist, self.plan.rate)
 
     def script(self, text: str, about: str) -> None:
         """Run a shell script in the hub: what is common to all nodes, with the lab's own process numbers.
@@ -301,30 +293,6 @@ class Lab:
         if shell.returncode:
             said = " / ".join(out.split("\n")).strip(" /") or f"exit code {shell.returncode}"
             raise LabError(f"could not set up {about}: {said}")
-
-
-def _congestion(wanted: str | None) -> str | None:
-    """Return the congestion control to use; None where the kernel does not tell which it has."""
-    base = Path("/proc/sys/net/ipv4")
-    try:
-        known = (base / "tcp_available_congestion_control").read_text().split()
-        default = (base / "tcp_congestion_control").read_text().strip()
-    except OSError:
-        return wanted
-    if wanted and wanted not in known:
-        raise LabError(f"congestion control {wanted!r}: this kernel has {', '.join(known)}")
-    return wanted or (PREFERRED if PREFERRED in known else default)
-
-
-def _private() -> list[str]:
-    """Return folders that are to be empty in the lab: keys and settings of ssh, what horovodrun remembers of hosts."""
-    homes = {pwd.getpwuid(0).pw_dir, os.path.expanduser("~")}
-    for home in homes:
-        # horovodrun would make it, and keep what it learned of one lab's node0 for the next one's.
-        Path(home, ".horovod").mkdir(exist_ok=True)
-    return [
-        str(path) for home in homes for name in (".ssh", ".horovod") if (path := Path(home, name)).is_dir()
-    ]
 
 
 __all__ = ["Lab", "LabError"]

@@ -1,4 +1,4 @@
-"""Delay on the links, where the kernel has no netem: a program between two TAP devices a link, built when needed."""
+"""Delay on the links, without netem: a program between two TAP devices a link, built when needed."""
 
 from __future__ import annotations
 

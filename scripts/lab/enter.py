@@ -1,8 +1,8 @@
 """Run a command inside a lab: `python enter.py HUB NODE COMMAND...`
 
-HUB is the process number of the lab's process 1, NODE the number of the node's process as the lab sees it. The command
-keeps the working folder, the environment and the standard streams; it gets the signals sent to this process, ends when
-this process does, and hands on its exit status, death by a signal included.
+HUB is the process number of the lab's process 1, NODE the number of the node's process as the lab sees it.
+The command keeps the working folder, the environment and the standard streams; it gets the signals sent to
+this process, ends when this process does, and hands on its exit status, death by a signal included.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from lab.needs import SYSTEM_PATH
 
-# More ranks than cores spin against each other unless they yield; Open MPI refuses root unless told twice. Open MPI 5
-# reads PRTE_*. The session folder lies on the node's own /dev/shm, as everything that must go with the node.
+# More ranks than cores spin against each other unless they yield; Open MPI refuses root unless told twice.
+# Open MPI 5 reads PRTE_*. The session folder lies on the node's own /dev/shm, as everything that must go with
+# the node.
 MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -60,5 +61,5 @@ def of_commands(given: Mapping[str, str] | None, hostlist: str, rate: int | None
 
 
 def forwarded(env: Mapping[str, str], more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the part of `env` that ranks on other nodes are to see; `more`: names that are, whatever they are."""
+    """Return the part of `env` that ranks on other nodes are to see; `more`: names besides the usual."""
     return {k: env[k] for k in sorted(env) if k in (more or {}) or k.startswith(FORWARDED)}

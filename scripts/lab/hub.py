@@ -2,11 +2,12 @@
 
 NODE: names of the nodes. PRIVATE: folders that are to be empty and the lab's own, besides /run.
 
-It moves to a network, mount, IPC and PID namespace of its own and forks process 1 of the latter, which in turn forks
-one idle process per node, in a network, mount, UTS and IPC namespace of that node. It prints one JSON object, ``{"hub":
-PID, "nodes": {NAME: PID as seen in the lab}}``, and lives until its standard input ends or its parent dies. Process 1
-goes with it, the kernel then kills every process of the lab, and with the last one the interfaces and mounts vanish.
-So nothing outlasts the lab, whatever the way in which its owner ended.
+It moves to a network, mount, IPC and PID namespace of its own and forks process 1 of the latter, which in
+turn forks one idle process per node, in a network, mount, UTS and IPC namespace of that node. It prints one
+JSON object, ``{"hub": PID, "nodes": {NAME: PID as seen in the lab}}``, and lives until its standard input
+ends or its parent dies. Process 1 goes with it, the kernel then kills every process of the lab, and with the
+last one the interfaces and mounts vanish. So nothing outlasts the lab, whatever the way in which its owner
+ended.
 """
 
 from __future__ import annotations

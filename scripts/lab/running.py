@@ -24,7 +24,7 @@ def run(
     sweep: bool,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `argv` through `popen`; with `capture` its output is returned as text, else it goes where ours goes.
+    """Run `argv` through `popen`; with `capture` its output is returned as text, else goes where ours goes.
 
     With `sweep` it ends when its first process does: what that left running is killed.
 
@@ -40,7 +40,8 @@ def run(
         finally:
             end(process, mark, sweep)
         return subprocess.CompletedProcess(list(argv), code)
-    # Files rather than pipes: a rank that outlives its launcher would keep a pipe open, and reading would not end.
+    # Files rather than pipes: a rank that outlives its launcher would keep a pipe open, and reading would not
+    # end.
     with (
         tempfile.TemporaryFile("w+", errors="replace") as out,
         tempfile.TemporaryFile("w+", errors="replace") as err,

@@ -19,7 +19,8 @@ START_SECONDS = 60
 POLL_SECONDS = 0.2
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 
-# Process tracking and task placement without control groups, which the machine's own SLURM or container may own.
+# Process tracking and task placement without control groups, which the machine's own SLURM or container may
+# own.
 CONFIGURATION = """\
 ClusterName=lab
 SlurmctldHost={first}
@@ -35,6 +36,7 @@ SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 SlurmdParameters=config_overrides
 ReturnToService=2
+EnforcePartLimits=ALL
 MessageTimeout=60
 KillWait=5
 StateSaveLocation={here}/state
@@ -51,7 +53,7 @@ CPUS_PER_SLOT = 2  # more than there are, perhaps: nothing is bound to one
 
 @dataclass(frozen=True)
 class Job:
-    """A batch job that has ended: its number, SLURM's name of its state, its exit code, and what it printed."""
+    """A batch job that has ended: its number, SLURM's name of its state, its exit code, what it printed."""
 
     number: int
     state: str
@@ -70,8 +72,8 @@ class Job:
 class Slurm:
     """SLURM's daemons, for as long as a ``with`` block (or the lab) lasts.
 
-    Every node offers two processors a slot, however many the machine has. Commands of the lab (sbatch, srun, squeue)
-    find the configuration in the lab's own /etc/slurm.
+    Every node offers two processors a slot, however many the machine has. Commands of the lab (sbatch, srun,
+    squeue) find the configuration in the lab's own /etc/slurm.
 
     Parameters
     ----------
@@ -199,7 +201,8 @@ class Slurm:
         options = " ".join(f"--{option}={HERE}/{name}" for option, name in files.items())
         lines = [
             f"mkdir -p {HERE}/state /run/munge",
-            f"{needs.find('munged')} --force --socket=/run/munge/munge.socket.2 {options} 2>{HERE}/munged.said",
+            f"{needs.find('munged')} --force --socket=/run/munge/munge.socket.2 {options} "
+            f"2>{HERE}/munged.said || {{ cat {HERE}/munged.said; exit 1; }}",
         ]
         for i, pid in enumerate(self._lab.pids.values()):
             enter = f"nsenter -t {pid} -m -u -i -n"

@@ -1,4 +1,4 @@
-"""An ssh daemon on every node, with a key that nobody else has: what mpirun and horovodrun reach other nodes by."""
+"""An ssh daemon on every node, with a throw-away key: what mpirun and horovodrun reach other nodes by."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PORT = 22
 
 
 def write(folder: Path, nodes: int, env: Mapping[str, str]) -> None:
-    """Write the lab's /etc/ssh; `env`: what sessions find in their environment, on top of the login shell's."""
+    """Write the lab's /etc/ssh; `env`: what sessions find in their environment."""
     subprocess.run(
         [
             find("ssh-keygen") or "ssh-keygen",
@@ -60,15 +60,16 @@ def write(folder: Path, nodes: int, env: Mapping[str, str]) -> None:
     hosts = ",".join(["node*", *(address(i) for i in range(nodes))])
     (folder / "ssh_known_hosts").write_text(f"{hosts} {public}")
     (folder / "ssh_config").write_text(CLIENT)
-    # sshd takes the first SetEnv line only, and has no way to write a quote or the end of a line. To a bash that is
-    # told to be an inner one, root's ~/.bashrc, which may put other programs first on PATH, is none of its business.
+    # sshd takes the first SetEnv line only, and has no way to write a quote or the end of a line. To a bash
+    # that is told to be an inner one, root's ~/.bashrc, which may put other programs first on PATH, is none
+    # of its business.
     words = [f'{name}="{value}"' for name, value in env.items() if not set(value) & set('"\\\n')]
     words.append("SHLVL=1")
     (folder / "sshd_config").write_text(f"{SERVER}SetEnv {' '.join(words)}\n")
 
 
 def start(pids: Sequence[int]) -> str:
-    """Return the script that starts the daemons, to be run in the hub; `pids`: the nodes', as the lab sees them."""
+    """Return the hub's script that starts the daemons; `pids`: of the nodes, as the lab sees them."""
     daemon = find("sshd")
     lines = ["mkdir -p -m 755 /run/sshd"]
     lines += [f"nsenter -t {pid} -m -u -i -n {daemon} -f /etc/ssh/sshd_config" for pid in pids]

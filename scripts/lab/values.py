@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lab.errors import LabError
 
@@ -14,7 +14,7 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def rate_of(text: str | int | None) -> int | None:
-    """Return bits per second: ``"1gbit"``, ``"100mbit"``, ``"500kbit"`` or a number; None or ``"none"``: no limit."""
+    """Return bits per second, of ``"1gbit"``, ``"500kbit"`` or a number; None or ``"none"``: no limit."""
     if text is None or text == "none":
         return None
     found = re.fullmatch(r"([0-9.]+)\s*([kmg]?bit)?", str(text).lower())
@@ -93,26 +93,34 @@ class Link:
     cut: bool = False
 
 
-@dataclass
 class Plan:
     """A lab as asked for, checked; parameters as for `lab.cluster.Lab`."""
 
-    nodes: int = 2
-    slots: str | int | Sequence[int] = 1
-    rate: str | int | None = "1gbit"
-    loss: str | float = 0.0
-    delay: str | float = 0.0
-    mtu: int = 1500
-    congestion: str | None = None
-    links: list[Link] = field(init=False)
+    def __init__(
+        self,
+        nodes: int,
+        slots: str | int | Sequence[int],
+        rate: str | int | None,
+        loss: str | float,
+        delay: str | float,
+        mtu: int,
+        congestion: str | None,
+    ) -> None:
+        if not 1 <= nodes <= MOST_NODES:
+            raise LabError(f"nodes {nodes}: expected 1 to {MOST_NODES}")
+        if not 576 <= mtu <= 9000:
+            raise LabError(f"mtu {mtu}: expected 576 to 9000 bytes")
+        self.slots = slots_of(slots, nodes)
+        self.rate = rate_of(rate)
+        self.loss = loss_of(loss)
+        self.delay = delay_of(delay)
+        self.mtu = mtu
+        self.congestion = congestion
+        self.links = [Link(self.rate, self.loss) for _ in range(nodes)]
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.nodes <= MOST_NODES:
-            raise LabError(f"nodes {self.nodes}: expected 1 to {MOST_NODES}")
-        if not 576 <= self.mtu <= 9000:
-            raise LabError(f"mtu {self.mtu}: expected 576 to 9000 bytes")
-        self.slots = slots_of(self.slots, self.nodes)
-        self.rate = rate_of(self.rate)
-        self.loss = loss_of(self.loss)
-        self.delay = delay_of(self.delay)
-        self.links = [Link(self.rate, self.loss) for _ in range(self.nodes)]
+    def __str__(self) -> str:
+        slots = "+".join(map(str, self.slots))
+        return (
+            f"{len(self.slots)} nodes with {slots} slots, links of {rate_text(self.rate)}, loss {self.loss:g}, "
+            f"delay {self.delay * 1e3:g} ms, MTU {self.mtu}, TCP {self.congestion}"
+        )

@@ -1,8 +1,9 @@
 """Shell scripts that make and change the lab's network; they run in its hub.
 
-Each node's eth0 and its port of the hub's bridge are the two ends of a veth pair. A token bucket at either end limits
-the rate. Loss is drawn by iptables where packets *arrive*, also for what the sender's link is to lose: a packet that
-the sender's own firewall drops is reported to its TCP, which then does not take it for lost.
+Each node's eth0 and its port of the hub's bridge are the two ends of a veth pair. A token bucket at either
+end limits the rate. Loss is drawn by iptables where packets *arrive*, also for what the sender's link is to
+lose: a packet that the sender's own firewall drops is reported to its TCP, which then does not take it for
+lost.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def inside(pid: int, command: str) -> str:
 
 
 def build(plan: Plan, pids: Sequence[int], made: Sequence[int] = ()) -> str:
-    """Return what makes bridge and links; links in `made` have their interfaces already (``far<i>``, ``port<i>``)."""
+    """Return what makes bridge and links; those in `made` have their devices, ``far<i>`` and ``port<i>``."""
     lines = [
         f"ip link set lo up\nip link add br0 mtu {plan.mtu} type bridge mcast_snooping 0\nip link set br0 up"
     ]
@@ -85,7 +86,8 @@ def loss(plan: Plan, pids: Sequence[int]) -> str:
         rules = [(f"-s {address(j)}", link.loss) for j, link in enumerate(plan.links) if j != i and link.loss]
         rules += [("", plan.links[i].loss)] if plan.links[i].loss else []
         table = "".join(
-            f"-A PREROUTING -i {INTERFACE} {source} -m statistic --mode random --probability {share:.9f} -j DROP\n"
+            f"-A PREROUTING -i {INTERFACE} {source} -m statistic --mode random "
+            f"--probability {share:.9f} -j DROP\n"
             for source, share in rules
         )
         lines.append(f"{offload.format(f'port{i}')}\n{inside(pid, offload.format(INTERFACE))}")

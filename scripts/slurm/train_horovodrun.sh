@@ -21,8 +21,17 @@ HOROVODRUN=${HOROVODRUN:-$(dirname "$PYTHON")/horovodrun}
 
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 
-# host:slots,host:slots,... out of the allocation.
-hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:${SLURM_NTASKS_PER_NODE:-1}/" | paste -sd,)
+# host:slots,host:slots,... out of the allocation. SLURM writes the ranks of its nodes as 2(x3),1.
+ranks=$(printf %s "$SLURM_TASKS_PER_NODE" | awk -v RS=, '{ split($0, n, /[(x)]+/); do print n[1]; while (--n[2] > 0) }')
+hosts=$(paste -d: <(scontrol show hostnames "$SLURM_JOB_NODELIST") <(echo "$ranks") | paste -sd,)
+
+# Where a node is no longer reached, mpirun waits for its answer as long as TCP tries, a quarter of an hour, unless it
+# asks first. 40 seconds: less than the ranks themselves take to give up (GRADFLOW_PROGRESS_TIMEOUT). Open MPI 5 reads
+# PRTE_*.
+for prefix in OMPI PRTE; do
+    export "${prefix}_MCA_oob_tcp_keepalive_time=20" "${prefix}_MCA_oob_tcp_keepalive_intvl=5" \
+        "${prefix}_MCA_oob_tcp_keepalive_probes=4"
+done
 
 options=(--mpi -np "$SLURM_NTASKS" -H "$hosts")
 # Open MPI 5 refuses the way in which horovodrun spells its own binding options.

@@ -29,8 +29,17 @@ while IFS= read -r name; do
     forward+=(-x "$name")
 done < <(compgen -e | grep '^GRADFLOW_' || true)
 
-# host:slots,host:slots,... out of the allocation.
-hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:${SLURM_NTASKS_PER_NODE:-1}/" | paste -sd,)
+# host:slots,host:slots,... out of the allocation. SLURM writes the ranks of its nodes as 2(x3),1.
+ranks=$(printf %s "$SLURM_TASKS_PER_NODE" | awk -v RS=, '{ split($0, n, /[(x)]+/); do print n[1]; while (--n[2] > 0) }')
+hosts=$(paste -d: <(scontrol show hostnames "$SLURM_JOB_NODELIST") <(echo "$ranks") | paste -sd,)
+
+# Where a node is no longer reached, mpirun waits for its answer as long as TCP tries, a quarter of an hour, unless it
+# asks first. 40 seconds: less than the ranks themselves take to give up (GRADFLOW_PROGRESS_TIMEOUT). Open MPI 5 reads
+# PRTE_*.
+for prefix in OMPI PRTE; do
+    export "${prefix}_MCA_oob_tcp_keepalive_time=20" "${prefix}_MCA_oob_tcp_keepalive_intvl=5" \
+        "${prefix}_MCA_oob_tcp_keepalive_probes=4"
+done
 
 # --bind-to none: ranks have threads besides the one that computes (Horovod's and the reduction engine's).
 exec "$MPIRUN" -np "$SLURM_NTASKS" --host "$hosts" --bind-to none --map-by slot "${forward[@]}" \

@@ -22,6 +22,8 @@ MPI=${MPI:-pmix}
 
 # One thread pool for each rank, not one for each core.
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+# Since SLURM 22.05 srun no longer takes this from sbatch: where tasks are bound, a rank would get one core.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 # Validation on one rank may take long; here an hour, rather than half of one.
 export GRADFLOW_SUBMIT_TIMEOUT=${GRADFLOW_SUBMIT_TIMEOUT:-3600}
 

@@ -1,38 +1,35 @@
 """Labs for tests. Where there can be none (no root, no programs) the tests are skipped, with the reason.
 
-With GRADFLOW_LAB=required in the environment, as in continuous integration, they fail instead.
+With NETLAB=required in the environment, as in continuous integration, they fail instead.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-SCRIPTS = Path(__file__).resolve().parent.parent.parent / "scripts"
-sys.path.insert(0, str(SCRIPTS))
 from lab import needs
 from lab.cluster import Lab
 from lab.errors import LabError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _settings():
     """Nodes are real here: none that ranks play, and no membership in a job of the caller's."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [n for n in os.environ if n.startswith("GRADFLOW_") and n != "GRADFLOW_LAB"]:
+        for name in [n for n in os.environ if n.startswith("GRADFLOW_")]:
             patch.delenv(name)
-        root = str(SCRIPTS.parent)
-        patch.setenv("PYTHONPATH", os.pathsep.join([root, f"{root}/tests", os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         yield
 
 
 def give_up(reason):
     """Skip the test, or fail it where a lab is required."""
-    (pytest.fail if os.environ.get("GRADFLOW_LAB") == "required" else pytest.skip)(reason)
+    (pytest.fail if os.environ.get("NETLAB") == "required" else pytest.skip)(reason)
 
 
 @contextmanager

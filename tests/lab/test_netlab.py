@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.lab
 COMMAND = [sys.executable, str(Path(__file__).resolve().parents[2] / "scripts/netlab.py")]
 SPACES = ("net", "mnt", "uts", "ipc", "pid")
-SHOW = f"for kind in {' '.join(SPACES)}; do readlink /proc/self/ns/$kind; done; echo ready; exec 3<&0; sleep 300 & wait"
+SHOW = f"for kind in {' '.join(SPACES)}; do readlink /proc/self/ns/$kind; done; echo ready; sleep 300 & wait"
 
 
 def netlab(*words, timeout=60, **options):

@@ -1,4 +1,4 @@
-"""Sockets for tests of links: `serve`, then `stream HOST SECONDS` (its Mbit/s) or `echo HOST COUNT` (round trips)."""
+"""Sockets to test links: `serve`, then `stream HOST SECONDS` (Mbit/s) or `echo HOST COUNT` (round trips)."""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ def many(r: Reducer) -> None:
         n: r.allreduce_async(np.full(sizes[n], comm.rank + 1, np.float32), n, codec="log4") for n in order
     }
     expected = np.mean(range(1, comm.size + 1))
-    check("any order", all(np.allclose(handles[n].wait(30), expected, rtol=0.5) for n in sizes))
+    # Rounded twice to a power of two, each time by up to a third.
+    check("any order", all(np.allclose(handles[n].wait(30), expected, rtol=0.8) for n in sizes))
     again = handles["m0"].wait()
     check("wait twice", again.size == sizes["m0"])
 
