@@ -1,6 +1,7 @@
 """The grid of auto beside none and Horovod; its figures are no test's business."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +12,7 @@ def test_layers_cover_a_step():
     for elements in (1, 1024, 1_000_001, 16_777_216):
         places = [place for _, place in auto_grid._layers(elements)]
         assert places[0].start == 0 and places[-1].stop == elements
-        assert all(a.stop == b.start for a, b in zip(places, places[1:]))
+        assert all(a.stop == b.start for a, b in pairwise(places))
         assert all(4 * (p.stop - p.start) <= auto_grid.LAYER_BYTES + 4 for p in places)
 
 

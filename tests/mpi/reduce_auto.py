@@ -127,7 +127,7 @@ def joining(r: Reducer) -> None:
         assert not r.prober.again() and r.prober.profile is profile
     r.join(60)
     assert equal(r.prober.profile) and equal(stream.codecs())
-    assert r.node_count == 1 or r.prober.again() and r.prober.profile is not profile
+    assert r.node_count == 1 or (r.prober.again() and r.prober.profile is not profile)
     assert close_to_mean(step(stream, grads), grads)
     stream.close()
 
