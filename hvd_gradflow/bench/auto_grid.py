@@ -19,7 +19,7 @@ from hvd_gradflow.bench.world import World, world
 from hvd_gradflow.reduce import Reducer, TensorSpec
 from hvd_gradflow.reduce.probe import gradient
 
-SIZES = "4KB,64KB,1MB,16MB,64MB"
+SIZES = "4KiB,64KiB,1MiB,16MiB,64MiB"
 LAYER_BYTES = 4_000_000
 LEAST_RATIO = 0.95  # of the better of the two that do not compress, over auto
 _PATIENCE = 600.0

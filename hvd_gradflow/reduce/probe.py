@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ AT_MOST = 2.5  # and where they are not
 PRECISE = 0.1  # standard error of the large size's time
 WARM_UP = 0.15  # seconds of a turn, below which the first is left out
 BLOCK = 256
+ADDED_UP = ("wire_bytes", "wire_bytes_uncompressed", "payloads", "units")
 SPREAD = 1.0  # standard deviation of the logarithm of a block's scale: neighbours in a gradient are alike
 
 
@@ -40,6 +42,7 @@ class Prober:
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
         self.profile: Profile | None = None
+        self.traffic: Counter[str] = Counter()  # of the engine's counters, what went into probes
         self._count = 0
         self._ended = 0.0
         self._patience = 1.0
@@ -66,11 +69,15 @@ class Prober:
         self._patience = 1.0 if something else 2.0 * self._patience
 
     def _measure(self, codecs: Sequence[Any]) -> bool:
-        self._count += 1
+        engine, domain = self._reducer.engine, self._reducer.domain
+        before = engine.traffic(domain)
         found = measure(self._reducer, codecs, f"probe {self._count}")
         self._ended = time.monotonic()
-        if found is not None:
+        after = engine.traffic(domain)
+        self.traffic.update({key: after[key] - before[key] for key in ADDED_UP})
+        if found is not None:  # else a rank that has joined does not count this one either
             self.profile = found
+            self._count += 1
         return found is not None
 
 

@@ -291,9 +291,12 @@ class Reducer:
 
         ``wire_bytes`` handed to MPI for other nodes, headers and control messages counted;
         ``wire_bytes_uncompressed``, what the same exchange would have handed over without a codec;
-        ``payloads``; ``units``; ``peak_under_way``, the most unacknowledged chunks to one peer.
+        ``payloads``; ``units``; ``peak_under_way``, the most unacknowledged chunks to one peer. What a policy
+        sent to measure the link is left out, and counted as ``probe_bytes``.
         """
-        return self.engine.traffic(self.domain)
+        counts, probes = self.engine.traffic(self.domain), self.prober.traffic
+        counts = {key: count - probes[key] for key, count in counts.items()}
+        return {**counts, "probe_bytes": probes["wire_bytes"]}
 
     @property
     def failure(self) -> str | None:

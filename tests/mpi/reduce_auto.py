@@ -61,7 +61,9 @@ def agreement(r: Reducer) -> None:
     else:
         assert {c.name for c in profile.fits} == {"none", "fp16", "int8", "log4", "deadzone"}
         assert profile.cost < 20
-    units = r.counters()["units"]
+    sent = r.counters()
+    assert (sent["probe_bytes"] > 100_000) == (profile is not None)
+    assert sent["wire_bytes"] < 100_000 and sent["units"] < 10
     other = r.stream(SPECS, "auto", scope="two")
     assert r.prober.profile is profile
     assert [len(said), *comm.allgather(len(said))[1:]] == [2 if comm.rank == 0 else 0, *[0] * (comm.size - 1)]
@@ -69,7 +71,6 @@ def agreement(r: Reducer) -> None:
         grads = gradients(k)
         assert close_to_mean(step(stream, grads), grads)
         assert close_to_mean(step(other, grads), grads)
-    assert r.counters()["units"] - units < 60
     stream.close()
     other.close()
     assert set(r.streams) == set()
@@ -126,6 +127,7 @@ def joining(r: Reducer) -> None:
         assert not r.prober.again() and r.prober.profile is profile
     r.join(60)
     assert equal(r.prober.profile) and equal(stream.codecs())
+    assert r.node_count == 1 or (r.prober.again() and r.prober.profile is not profile)
     assert close_to_mean(step(stream, grads), grads)
     stream.close()
 
