@@ -113,7 +113,7 @@ cdef class NativeUnit:
 
     @property
     def interval(self):
-        """When all ranks had submitted it and when it ended here, in seconds of one clock; once it is final."""
+        """When all ranks had submitted it and when it ended here, in seconds of one clock; once final."""
         return self.unit.get().started, self.unit.get().ended
 
     @property

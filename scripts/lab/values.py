@@ -121,6 +121,6 @@ class Plan:
     def __str__(self) -> str:
         slots = "+".join(map(str, self.slots))
         return (
-            f"{len(self.slots)} nodes with {slots} slots, links of {rate_text(self.rate)}, loss {self.loss:g}, "
-            f"delay {self.delay * 1e3:g} ms, MTU {self.mtu}, TCP {self.congestion}"
+            f"{len(self.slots)} nodes with {slots} slots, links of {rate_text(self.rate)}, "
+            f"loss {self.loss:g}, delay {self.delay * 1e3:g} ms, MTU {self.mtu}, TCP {self.congestion}"
         )

@@ -11,4 +11,4 @@ hvd.init()
 total = hvd.allreduce(torch.full((3,), float(hvd.rank() + 1)), op=hvd.Sum)
 places = hvd.allgather_object((socket.gethostname(), hvd.local_rank(), hvd.local_size(), total.tolist()))
 if hvd.rank() == 0:
-    print("places", places, flush=True)
+    print(f"places {places}", flush=True)

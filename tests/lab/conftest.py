@@ -34,8 +34,9 @@ def give_up(reason):
 
 @contextmanager
 def made(**options):
-    """Return a lab, or give up."""
+    """Return a lab, or give up; also without what a later loss needs."""
     try:
+        needs.check((*needs.ALWAYS, *needs.LOSS))
         lab = Lab(**options).start()
     except LabError as error:
         give_up(str(error))
@@ -50,8 +51,9 @@ def possible():
         pass
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def with_slurm():
+    """Give up unless SLURM's daemons are there."""
     if reason := needs.reason(needs.SLURM):
         give_up(reason)
 

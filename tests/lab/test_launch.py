@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import time
@@ -27,7 +28,8 @@ def test_horovodrun_with_hosts_as_users_write_it(lab):
     out = checked(
         lab.run("node0", ["horovodrun", "-np", "4", "-H", "node0:2,node1:2", *program], timeout=120)
     )
-    places = ast.literal_eval(out[out.index("places") :].split("places", 1)[1].strip())
+    untagged = re.sub(r"\[1,0\]<stdout>:", "", out)
+    places = ast.literal_eval(untagged[untagged.index("places ") :].removeprefix("places "))
     assert places == [(f"node{n}", i, 2, [10.0] * 3) for n in (0, 1) for i in (0, 1)]
 
 

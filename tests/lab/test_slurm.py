@@ -18,7 +18,7 @@ PLACES = Path(__file__).with_name("places.py")
 
 
 @pytest.fixture(scope="module")
-def slurm(make_lab):
+def slurm(make_lab, with_slurm):
     with make_lab(nodes=2, slots=2) as lab, Slurm(lab) as slurm:
         slurm.lab = lab
         yield slurm
