@@ -46,16 +46,26 @@ struct Geometry {
   static constexpr uint64_t kAlign = 64;       // elements, where the codec has no blocks
   static constexpr uint64_t kSmallest = 4096;  // elements; below it a message costs more than its bytes
 
-  // `fits` tells whether a payload of so many elements fits into a message.
-  template <class Fits>
-  static Geometry of(const UnitSpec &spec, size_t chunk_bytes, uint64_t owners, Fits fits) {
+  // `bytes(n)` is the most that a payload of n elements has; it must be at most `room`, and is at most
+  // `eager` where that leaves more than a block.
+  template <class Bytes>
+  static Geometry of(const UnitSpec &spec, size_t chunk_bytes, uint64_t owners, Bytes bytes, size_t eager,
+                     size_t room) {
     Geometry g;
     const uint64_t align = std::max<uint64_t>(spec.codec.block, 1) > 1 ? spec.codec.block : kAlign;
     auto up = [&](uint64_t n) { return (n + align - 1) / align * align; };
     const uint64_t most = std::max<uint64_t>(chunk_bytes / spec.element_bytes() / align, 1) * align;
     const uint64_t share = up((spec.elements + owners - 1) / owners);
     g.chunk = std::min(most, std::max(share, up(kSmallest)));
-    while (g.chunk > align && !fits(g.chunk)) g.chunk = up(g.chunk / 2);
+    if (bytes(g.chunk) > eager && bytes(std::min(g.chunk, up(kSmallest))) <= eager) {
+      uint64_t low = up(kSmallest) / align, high = g.chunk / align;  // in blocks: low fits, high does not
+      while (high - low > 1) {
+        const uint64_t middle = (low + high) / 2;
+        (bytes(middle * align) <= eager ? low : high) = middle;
+      }
+      g.chunk = low * align;
+    }
+    while (g.chunk > align && bytes(g.chunk) > room) g.chunk = up(g.chunk / 2);
     g.chunks = (spec.elements + g.chunk - 1) / g.chunk;
     return g;
   }

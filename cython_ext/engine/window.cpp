@@ -29,7 +29,7 @@ size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes
   header.payload_bytes = static_cast<uint32_t>(payload_bytes);
   header.statistics = static_cast<uint32_t>(energies.size());
   header.first_bytes = first_bytes;
-  std::memcpy(buffer_.data(), &header, sizeof header);
+  std::memcpy(buffer_.get(), &header, sizeof header);
   const size_t extra = energies.size() * sizeof(Energy);
   if (extra) std::memcpy(payload() + payload_bytes, energies.data(), extra);
   return sizeof header + payload_bytes + extra;
@@ -37,7 +37,7 @@ size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes
 
 void SendSlot::send(MPI_Comm comm, int peer, int tag, size_t bytes) {
   MPI_Request request;
-  check_mpi(MPI_Isend(buffer_.data(), static_cast<int>(bytes), MPI_BYTE, peer, tag, comm, &request),
+  check_mpi(MPI_Isend(buffer_.get(), static_cast<int>(bytes), MPI_BYTE, peer, tag, comm, &request),
             "MPI_Isend");
   requests_.push_back(request);
 }
@@ -55,14 +55,14 @@ void Window::open(MPI_Comm comm, int tag, int width, size_t capacity, const std:
     peer.buffers.resize(static_cast<size_t>(width));
     peer.receives.assign(static_cast<size_t>(width), MPI_REQUEST_NULL);
     for (size_t slot = 0; slot < peer.buffers.size(); ++slot) {
-      peer.buffers[slot].resize(capacity);
+      peer.buffers[slot].reset(new uint8_t[capacity]);
       post(&peer, rank, slot);
     }
   }
 }
 
 void Window::post(Peer *peer, int rank, size_t slot) {
-  check_mpi(MPI_Irecv(peer->buffers[slot].data(), static_cast<int>(capacity_), MPI_BYTE, rank, tag_, comm_,
+  check_mpi(MPI_Irecv(peer->buffers[slot].get(), static_cast<int>(capacity_), MPI_BYTE, rank, tag_, comm_,
                       &peer->receives[slot]),
             "MPI_Irecv");
 }
@@ -75,7 +75,7 @@ void Window::close(bool free) {
       MPI_Cancel(&request);
       MPI_Request_free(&request);
     }
-    if (free) std::vector<std::vector<uint8_t>>().swap(peer.buffers);
+    if (free) std::vector<Buffer>().swap(peer.buffers);
   }
 }
 
@@ -107,9 +107,9 @@ bool Window::front(int rank, Arrival *arrival) {
   }
   const auto &buffer = peer.buffers[slot];
   DataHeader header;
-  std::memcpy(&header, buffer.data(), sizeof header);
+  std::memcpy(&header, buffer.get(), sizeof header);
   arrival->chunk = header.chunk;
-  arrival->payload = buffer.data() + sizeof header;
+  arrival->payload = buffer.get() + sizeof header;
   arrival->bytes = header.payload_bytes;
   arrival->energies = arrival->payload + header.payload_bytes;
   arrival->energy_count = header.statistics;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "protocol.hpp"
@@ -26,13 +27,16 @@ struct Traffic {
   std::atomic<uint64_t> units{0};           // ended well
 };
 
+// For the longest message there can be; what most leave unused is never touched, and takes no memory.
+using Buffer = std::unique_ptr<uint8_t[]>;
+
 // A message being sent to one or several peers; reusable once every send has completed.
 class SendSlot {
  public:
   bool free();
-  uint8_t *payload() { return buffer_.data() + sizeof(DataHeader); }
+  uint8_t *payload() { return buffer_.get() + sizeof(DataHeader); }
   void reserve(size_t capacity) {
-    if (buffer_.size() < capacity) buffer_.resize(capacity);
+    if (!buffer_) buffer_.reset(new uint8_t[capacity]);
   }
   // Energies go after the payload; the header before it.
   size_t seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes,
@@ -40,7 +44,7 @@ class SendSlot {
   void send(MPI_Comm comm, int peer, int tag, size_t bytes);
 
  private:
-  std::vector<uint8_t> buffer_;
+  Buffer buffer_;
   std::vector<MPI_Request> requests_;
 };
 
@@ -87,7 +91,7 @@ class Window {
     uint64_t consumed = 0, credited = 0;
     bool arrived = false;
     int bytes = 0;
-    std::vector<std::vector<uint8_t>> buffers;
+    std::vector<Buffer> buffers;
     std::vector<MPI_Request> receives;
   };
   void post(Peer *peer, int rank, size_t slot);
