@@ -23,9 +23,9 @@ _DLPACK_DEVICES = {2: "cuda", 10: "rocm", 13: "cuda (managed)", 8: "metal", 7: "
 _EXPECTED = "expected float16, bfloat16, float32 or float64"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # not frozen: that makes each cost a microsecond, and there are many
 class ArrayView:
-    """Where the elements of an array lie in host memory.
+    """Where the elements of an array lie in host memory; not to be changed.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class ArrayView:
         The same in words.
     shape : tuple of int
     strides : tuple of int
-        Bytes to the next element in each dimension, as in NumPy.
+        Bytes to the next element in each dimension, as in NumPy; may be empty where `contiguous`.
     itemsize : int
         Bytes of an element.
     contiguous : bool

@@ -30,6 +30,7 @@ class Filling:
         self.normalizes = normalizes(bucket.codec) and nodes > 1  # on one node nothing is encoded
         self._values: np.ndarray | None = None
         self._address = 0
+        self._item = 8 if bucket.dtype == DTYPES["float64"] else 4
         self.residual = residual
         # Nobody looks at a gradient that is not copied; see Reducer.submit.
         unchecked = bucket.in_place and residual is not None and nodes > 1
@@ -59,5 +60,6 @@ class Filling:
         """Return where an element of `values` lies."""
         if self.lent is not None:
             return self.lent.address + 4 * element
-        item = self.values.itemsize  # which makes the buffer, if there is none yet
-        return self._address + item * element
+        if self._values is None:
+            _ = self.values  # makes the buffer
+        return self._address + self._item * element

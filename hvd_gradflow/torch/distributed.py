@@ -181,11 +181,13 @@ def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
 
 
 def _allreduce_grad_async(self: Any, p: torch.Tensor) -> tuple[Any, Any]:
-    if p not in self.gradflow:
+    exchange = self.gradflow
+    name = exchange.names.get(p)
+    if name is None:
         return _Stock._allreduce_grad_async(self, p)
     if p.grad is None:
-        p.grad = self.gradflow.missing(p)
-    return self.gradflow.start(p), None
+        p.grad = exchange.missing(p)
+    return exchange.start(name, p), None
 
 
 def _grouped_allreduce_grad_async(self: Any, ps: tuple[torch.Tensor, ...]) -> tuple[Any, Any]:

@@ -92,12 +92,12 @@ class GradientExchange:
     def __contains__(self, parameter: torch.Tensor) -> bool:
         return parameter in self.names
 
-    def start(self, parameter: torch.Tensor) -> Callable[..., torch.Tensor]:
-        """Submit the gradient of `parameter`; returns what waits for it and gives the result.
+    def start(self, name: str, parameter: torch.Tensor) -> Callable[..., torch.Tensor]:
+        """Submit the gradient of the parameter of this name; returns what waits for it and gives the result.
 
         A dense result is written to the gradient, or to the tensor that the call names.
         """
-        name, gradient = self.names[parameter], parameter.grad
+        gradient = parameter.grad
         if self.max_staleness and gradient.layout != torch.strided:
             raise UnsupportedError(
                 f"the gradient of {name!r} has layout {gradient.layout}: with max_staleness > 0 only dense"

@@ -20,6 +20,7 @@ DTYPES = {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
 }
+_CODES = {dtype: CODES[name] for dtype, name in DTYPES.items()}
 
 
 def embedding_parameters(module: torch.nn.Module) -> set[int]:
@@ -72,12 +73,9 @@ def on_host(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Ten
 
 def host_view(tensor: torch.Tensor, dtype: torch.dtype) -> ArrayView:
     """Return what :func:`on_host` gives, as the reducer sees it; fast where it is there already."""
-    plain = tensor.is_cpu and tensor.dtype == dtype and tensor.is_contiguous() and not tensor.is_neg()
+    plain = tensor.is_cpu and tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg()
     host = tensor if plain else on_host(tensor, dtype)
-    code = CODES[DTYPES[dtype]]
-    item = host.element_size()
-    strides = tuple(item * s for s in host.stride())
-    return ArrayView(host.data_ptr(), host.numel(), code, tuple(host.shape), strides, True, False, host)
+    return ArrayView(host.data_ptr(), host.numel(), _CODES[dtype], host.shape, (), True, False, host)
 
 
 def fetch(handle: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
