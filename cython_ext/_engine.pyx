@@ -199,6 +199,7 @@ cdef class NativeEngine:
             topology.nodes.push_back(members)
         o.chunk_bytes = options.chunk_kib * 1024
         o.window = options.window
+        o.eager_bytes = options.eager_kib * 1024
         o.slots = options.shm_slots
         o.submit_warn = options.submit_warn
         o.submit_timeout = options.submit_timeout

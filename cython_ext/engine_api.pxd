@@ -80,6 +80,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
     cdef struct Options:
         size_t chunk_bytes
         int window
+        size_t eager_bytes
         int slots
         double submit_warn
         double submit_timeout

@@ -41,7 +41,10 @@ class Config:
     shm_dir: str = _setting("/dev/shm", "directory of the file that ranks of one node share", same=False)
     ranks_per_node: int = _setting(0, "treat every n local ranks as a node of their own; 0: by host", low=0)
     chunk_kib: int = _setting(256, "KiB of uncompressed gradient in one chunk", low=4, high=2**20)
-    window: int = _setting(32, "chunks under way to one peer, in one direction", low=1)
+    window: int = _setting(16, "chunks under way to one peer, in one direction", low=1)
+    eager_kib: int = _setting(
+        60, "KiB of a payload whose message MPI sends without asking the receiver", low=4, high=2**20
+    )
     shm_slots: int = _setting(8, "chunks of each rank that fit into the shared memory of its node", low=2)
     bucket_mib: float = _setting(16.0, "MiB of uncompressed gradient in one bucket", low=0.001)
     min_elements: int = _setting(1024, "gradients with fewer elements are exchanged uncompressed", low=0)

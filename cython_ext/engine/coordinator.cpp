@@ -328,7 +328,9 @@ std::string difference(const Announcement &expected, const Announcement &got,
   if (g.codec.id != e.codec.id) return say("codec id", g.codec.id, e.codec.id);
   if (g.codec.block != e.codec.block) return say("block", g.codec.block, e.codec.block);
   if (g.codec.rounding != e.codec.rounding) return say("rounding", g.codec.rounding, e.codec.rounding);
-  if (g.flags != e.flags) return say("flags (error feedback, statistics)", g.flags, e.flags);
+  if (g.flags != e.flags)
+    return say("flags (1 not finite, 2 statistics, 4 error feedback, 8 steps, 16 unchecked)", g.flags,
+               e.flags);
   gf_codec_spec same_domain = g.codec;
   if (g.codec.id == kDeadzone) same_domain.params[1] ^= (g.codec.params[1] ^ e.codec.params[1]) & kDomainBits;
   if (std::memcmp(&same_domain, &e.codec, sizeof g.codec) != 0)

@@ -9,9 +9,6 @@ namespace gf {
 
 namespace {
 constexpr int kScatterTag = 2, kGatherTag = 3;
-// Bytes of a payload whose message MPI sends at once, over TCP. Longer ones wait for the receiver's word, which
-// waits behind what it sends itself: where both directions are busy, that halved the rate.
-constexpr size_t kEager = 60 << 10;
 }  // namespace
 
 Domain::Domain(MPI_Comm comm, Topology topology, Options options, void *shared, std::string name,
@@ -69,8 +66,10 @@ void Domain::start() {
   scatter_counts_.assign(static_cast<size_t>(topology_.size), 0);
   for (int peer : peers) scatter_slots_[peer].resize(static_cast<size_t>(options_.window));
   gather_slots_.resize(static_cast<size_t>(options_.window));
-  sums_.resize(static_cast<size_t>(options_.slots));
+  // One rank a node has nothing to keep: it reads its own part when the others' are there.
+  sums_.resize(shared_ ? static_cast<size_t>(options_.slots) : 1);
   for (auto &sum : sums_) sum.resize(options_.chunk_bytes);
+  ahead_ = static_cast<uint64_t>(shared_ ? options_.slots : std::max(options_.slots, options_.window));
   total_.resize(options_.chunk_bytes);
   reduce_energies_.resize(topology_.nodes.size());
 }
@@ -178,13 +177,16 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
   if (!run.ops) return refuse("no codec has the id " + std::to_string(spec.codec.id));
   const uint64_t owners = static_cast<uint64_t>(topology_.slices) * topology_.node_count();
   const size_t room = options_.chunk_bytes + options_.chunk_bytes / 8 + 4096;
-  // Where the content decides how long a payload is, the most that it may be says nothing.
+  // Payloads are as long as MPI sends at once. Longer ones wait for the receiver's word, which waits behind
+  // what it sends itself: where both directions were busy, that halved the rate. Where the content decides
+  // how long a payload is, the most that it may be says nothing.
   const bool sent = topology_.node_count() > 1 && !(spec.flags & kStepped);
   auto most = [&](uint64_t n) -> size_t {
     if (spec.dtype == GF_F64) return n * sizeof(double);
     return run.ops->max_encoded_size(run.ops->ctx, &spec.codec, n);
   };
-  run.geometry = Geometry::of(spec, options_.chunk_bytes, owners, most, sent ? kEager : room, room);
+  run.geometry =
+      Geometry::of(spec, options_.chunk_bytes, owners, most, sent ? options_.eager_bytes : room, room);
   if (most(run.geometry.chunk) > room) {
     return refuse("a block of the codec with id " + std::to_string(spec.codec.id) + " may need more than " +
                   std::to_string(room) + " bytes: raise GRADFLOW_CHUNK_KIB");

@@ -184,9 +184,9 @@ class Domain {
   std::vector<uint64_t> scatter_counts_;
 
   std::vector<std::vector<uint8_t>> sums_;  // my node's sums of chunks whose home is here: S, in order
-  uint64_t sums_made_ = 0, sums_used_ = 0;
-  bool own_read_ = false;  // of the chunk being reduced
-  int reduce_node_ = 0;    // the next node whose payload the chunk being reduced waits for
+  uint64_t sums_made_ = 0, sums_used_ = 0, ahead_ = 0;  // how far the first may be ahead of the second
+  bool own_read_ = false;                               // of the chunk being reduced
+  int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
   std::vector<std::vector<Energy>> reduce_energies_;  // by node
   uint64_t reduce_bytes_ = 0;
   std::unordered_map<uint64_t, StepControl> controls_;  // by the unit's name

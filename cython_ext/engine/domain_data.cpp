@@ -63,7 +63,7 @@ void Domain::back_up(const At &at) const {
 }
 
 void Domain::restore(const Running &run) const {
-  if (!run.unit || !run.unit->residual) return;
+  if (!run.unit || !run.unit->residual || !run.unit->backup) return;
   At at;
   at.run = const_cast<Running *>(&run);
   for (at.chunk = 0; at.chunk < run.geometry.chunks; ++at.chunk) {

@@ -73,7 +73,7 @@ bool Domain::step_sum() {
       sum_node(at, result, at.run->spec.home_scale);
       result_done(at, result, {});
     } else if (at.at_home) {
-      if (sums_made_ - sums_used_ >= sums_.size()) return false;
+      if (sums_made_ - sums_used_ >= ahead_) return false;
       // One rank a node: what it has is read when it is needed, and is in the cache then.
       if (shared_) sum_node(at, sums_[sums_made_ % sums_.size()].data(), 1.0);
       ++sums_made_;
@@ -117,7 +117,7 @@ bool Domain::step_reduce() {
     }
     if (sums_made_ == sums_used_ || !steps_known(at.run)) return false;
     const bool stepped = at.run->stepped();
-    uint8_t *own = sums_[shared_ ? sums_used_ % sums_.size() : 0].data();
+    uint8_t *own = sums_[sums_used_ % sums_.size()].data();
     auto read_own = [&] {
       if (!shared_ && !own_read_) sum_node(at, own, 1.0);
       own_read_ = true;

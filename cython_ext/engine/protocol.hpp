@@ -79,6 +79,7 @@ enum class Failure : int { kNone = 0, kMismatch = 1, kPeer = 2, kWire = 3, kInte
 struct Options {
   size_t chunk_bytes = 256 << 10;
   int window = 8;
+  size_t eager_bytes = 60 << 10;
   int slots = 8;
   double submit_warn = 60, submit_timeout = 1800, progress_timeout = 60;
 };

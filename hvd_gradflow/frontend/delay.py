@@ -54,11 +54,16 @@ class Delay(Generic[S]):
             How often all ranks have joined. Of the steps before the last time they have taken different
             numbers, so those are no more.
         """
-        while self._under_way and self._under_way[0][0] != joins:
-            self._under_way.popleft()
+        self._forget(joins)
         self._under_way.append((joins, step))
         return self.take() if len(self._under_way) > self._steps else None
 
-    def take(self) -> S | None:
-        """Return the oldest step, and let go of it; None if there is none."""
+    def _forget(self, joins: int) -> None:
+        while self._under_way and self._under_way[0][0] != joins:
+            self._under_way.popleft()
+
+    def take(self, joins: int | None = None) -> S | None:
+        """Return the oldest step, and let go of it; None if there is none, since so many joins if given."""
+        if joins is not None:
+            self._forget(joins)
         return self._under_way.popleft()[1] if self._under_way else None

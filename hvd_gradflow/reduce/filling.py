@@ -33,8 +33,9 @@ class Filling:
         self._item = 8 if bucket.dtype == DTYPES["float64"] else 4
         self.residual = residual
         # Nobody looks at a gradient that is not copied; see Reducer.submit.
-        unchecked = bucket.in_place and residual is not None and nodes > 1
-        self.backup = np.empty(bucket.elements, np.float32) if unchecked else None
+        self.unchecked = bucket.in_place and bucket.codec.lossy and nodes > 1
+        backs_up = self.unchecked and residual is not None
+        self.backup = np.empty(bucket.elements, np.float32) if backs_up else None
         converts = self.normalizes and residual is not None and not alone
         self.rescale = np.ones(bucket.elements, np.float32) if converts else None
         # Of the step; an entry goes when its tensor was waited for.

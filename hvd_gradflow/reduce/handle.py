@@ -15,11 +15,19 @@ class Handle:
     Made by :meth:`Reducer.allreduce_async` and :meth:`GradientStream.submit`.
     """
 
-    def __init__(self, engine, unit, name: str, collect: Callable[..., Any]):
+    def __init__(
+        self,
+        engine,
+        unit,
+        name: str,
+        collect: Callable[..., Any],
+        after: Callable[[], None] | None = None,
+    ):
         self._engine = engine
         self._unit = unit  # of the engine, or a function that submits and returns it
         self.name = name
         self._collect = collect
+        self._after = after  # what follows from its being collected; may fail without the result being lost
         self._result: Any = None
         self._collected = False
 
@@ -33,7 +41,8 @@ class Handle:
         Parameters
         ----------
         timeout : float, optional
-            Seconds. Without it the wait ends all the same: see docs/architecture.md, "Every wait ends".
+            Seconds, until it is reduced; a policy may take more for its measurements, after the last gradient
+            of a step. Without it the wait ends all the same: see docs/architecture.md, "Every wait ends".
 
         Raises
         ------
@@ -56,4 +65,6 @@ class Handle:
         self._result = self._collect(unit, **options)
         self._collected = True
         unit.release()
+        if self._after is not None:
+            self._after()
         return self._result

@@ -91,11 +91,11 @@ def digest(text: str) -> int:
 
 
 def identify_plan(
-    specs: Sequence[TensorSpec], codecs: Mapping[str, Codec], staleness: int
+    specs: Sequence[TensorSpec], codecs: Mapping[str, Codec], **options: object
 ) -> tuple[str, int]:
     """Return the manifest of a stream's plan and its digest: of its tensors, and what else must be alike."""
-    lines = manifest(specs, codecs).splitlines()
-    text = "\n".join(f"{line}\tmax_staleness={staleness}" for line in lines)
+    more = "".join(f"\t{key}={value}" for key, value in options.items())
+    text = "\n".join(line + more for line in manifest(specs, codecs).splitlines())
     return text, digest(text)
 
 

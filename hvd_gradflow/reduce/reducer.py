@@ -170,15 +170,15 @@ class Reducer:
         return GradientStream(self, specs, codec, **options)
 
     def submit(self, *, name, identity, codec, dtype, elements, source, target, factors, keep,
-               residual=None, backup=None, rescale=None, ends=(), finite=True, statistics=False, state=0,
-               versions=1):  # fmt: skip
+               residual=None, unchecked=False, backup=None, rescale=None, ends=(), finite=True,
+               statistics=False, state=0, versions=1):  # fmt: skip
         """Hand one unit to the engine (used by streams); returns the engine's unit.
 
         `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
-        all ranks must have alike. With `backup`, room for the residual, nobody needs to know whether the
-        input is `finite`: where a result is not, the residual becomes what it was. Of one name `versions`
-        may be under way; `rescale` is what the residual is multiplied with once those before this one have
-        ended.
+        all ranks must have alike. Where it is `unchecked`, on all ranks, nobody needs to know whether the
+        input is `finite`: where a result is not, the residual becomes what it was, for which `backup` is
+        room. Of one name `versions` may be under way; `rescale` is what the residual is multiplied with once
+        those before this one have ended.
         """
         self.admit(name, codec, versions)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
@@ -189,7 +189,7 @@ class Reducer:
         from hvd_gradflow.reduce import _engine as native
 
         flags = native.FLAG_ERROR_FEEDBACK if residual is not None else 0
-        if backup is not None:
+        if unchecked:
             flags |= native.FLAG_UNCHECKED
         if statistics:
             flags |= native.FLAG_STATISTICS

@@ -49,9 +49,10 @@ def start(
         finite = reducer.engine.load(source.address, source.dtype, read, source.size)
         owed = reducer.residuals.fold(name, staging, factors.fold) if finite else None
     residual, backup = None, None
+    unchecked = codec.lossy and reducer.node_count > 1
     if feeds_back(codec):
         residual = reducer.residuals.of(name, source.size)
-        if reducer.node_count > 1:
+        if unchecked:
             backup = reducer.residuals.backup_of(name, source.size)
     state = 0
     used, entered = codec, None
@@ -75,6 +76,7 @@ def start(
         target=address,
         factors=factors,
         residual=residual,
+        unchecked=unchecked,
         backup=backup,
         finite=finite,
         state=state,

@@ -152,7 +152,9 @@ class GradientStream:
         """Let all ranks compare what they registered; one that differs learns it by name."""
         plan = f"{self.scope}.{self._plans}.plan"
         self._plans += 1
-        self._identities[plan] = identify_plan(self.specs, codecs, self.max_staleness)
+        self._identities[plan] = identify_plan(
+            self.specs, codecs, max_staleness=self.max_staleness, in_place=self._in_place
+        )
         return announce(self.reducer, plan, self._identities[plan])
 
     # -- a step ------------------------------------------------------------------------------------
@@ -209,8 +211,12 @@ class GradientStream:
         def collect(unit, out=None):
             return self._collect(lane, filling, slot, unit, out)
 
+        def after():
+            if not lane.outstanding and (lane.sent or not self.max_staleness):
+                self._end_round(lane)
+
         whole = filling.units.get(name)
-        return Handle(self.reducer.engine, unit if whole is None else whole, name, collect)
+        return Handle(self.reducer.engine, unit if whole is None else whole, name, collect, after)
 
     def _copy(self, filling: Filling, slot: Slot, source: arrays.ArrayView) -> bool:
         """Copy a gradient into its bucket, with what is owed; returns whether it is finite."""
@@ -304,6 +310,7 @@ class GradientStream:
             target=address,
             factors=self._factors(bucket),
             residual=None if filling.residual is None else filling.residual[begin:end],
+            unchecked=filling.unchecked,
             backup=filling.backup,
             rescale=None if filling.rescale is None else filling.rescale[begin:end],
             ends=[s.begin - begin for s in slots[1:]] + [end - begin],
@@ -334,8 +341,6 @@ class GradientStream:
         filling.present.pop(name, None)
         filling.units.pop(name, None)
         filling.lent = None
-        if not lane.outstanding and (lane.sent or not self.max_staleness):
-            self._end_round(lane)
         return result
 
     def _note(self, lane: Lane, filling: Filling, slot: Slot, unit) -> None:

@@ -95,7 +95,7 @@ class GradientExchange:
     def start(self, name: str, parameter: torch.Tensor) -> Callable[..., torch.Tensor]:
         """Submit the gradient of the parameter of this name; returns what waits for it and gives the result.
 
-        A dense result is written to the gradient, or to the tensor that the call names.
+        A dense result is written to the gradient; with staleness, to the tensor that the call names.
         """
         gradient = parameter.grad
         if self.max_staleness and gradient.layout != torch.strided:
@@ -117,12 +117,13 @@ class GradientExchange:
         view = host_view(gradient, parameter.dtype)
         handle = self.stream.submit(name, view)
 
-        def wait(into: torch.Tensor = gradient) -> torch.Tensor:
-            if into is not gradient:
-                return fetch(handle, into, parameter.dtype)
+        if self.max_staleness:  # it must not keep the gradient, which is copied, for so many steps
+            return _Later(handle, parameter.dtype)
+
+        def wait() -> torch.Tensor:
+            if gradient.data_ptr() != view.address:  # a copy, or its memory is another now
+                return fetch(handle, gradient, parameter.dtype)
             handle.wait(out=view)
-            if view.owner is not gradient:  # a copy, in host memory
-                gradient.detach().copy_(view.owner)
             return gradient
 
         return wait
@@ -143,7 +144,7 @@ class GradientExchange:
 
     def due(self) -> bool:
         """Put the gradients of the oldest step under way in place; False if there is none."""
-        step = self._delay.take()
+        step = self._delay.take(session.joins(self.reducer))
         if step is not None:
             _put(step)
         return step is not None
@@ -151,8 +152,8 @@ class GradientExchange:
     def drop(self) -> None:
         """Wait for all that is under way, and forget it."""
         while (step := self._delay.take()) is not None:
-            for parameter, wait in step.items():
-                wait(torch.empty_like(parameter))
+            for wait in step.values():
+                wait()
 
     def missing(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the zero gradient of a parameter that had no part in this rank's loss."""
@@ -227,6 +228,19 @@ class GradientExchange:
         plain = gradient._values().nbytes + gradient._indices().nbytes
         others = self.reducer.size - 1
         session.on_horovods_wire(self.sent_by_horovod, sent * others, plain * others)
+
+
+class _Later:
+    """Waits for one gradient, and writes it to a tensor that is named then."""
+
+    def __init__(self, handle: Any, dtype: torch.dtype) -> None:
+        self._handle, self._dtype = handle, dtype
+
+    def __call__(self, into: torch.Tensor | None = None) -> torch.Tensor | None:
+        if into is None:
+            self._handle.wait()
+            return None
+        return fetch(self._handle, into, self._dtype)
 
 
 def _put(step: Mapping[torch.Tensor, Callable[..., Any]]) -> None:

@@ -68,13 +68,14 @@ def on_host(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Ten
 
     A copy from a GPU is ordered after the work of the current stream, and finished on return.
     """
-    return tensor.detach().to(device="cpu", dtype=dtype or tensor.dtype).contiguous()
+    return tensor.detach().to(device="cpu", dtype=dtype or tensor.dtype).resolve_neg().contiguous()
 
 
 def host_view(tensor: torch.Tensor, dtype: torch.dtype) -> ArrayView:
     """Return what :func:`on_host` gives, as the reducer sees it; fast where it is there already."""
     plain = tensor.is_cpu and tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg()
-    host = tensor if plain else on_host(tensor, dtype)
+    # An alias, which keeps the memory, where `tensor.data = x` takes it from the tensor.
+    host = tensor.detach() if plain else on_host(tensor, dtype)
     return ArrayView(host.data_ptr(), host.numel(), _CODES[dtype], host.shape, (), True, False, host)
 
 
@@ -93,7 +94,7 @@ def fetch(handle: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None) -
     target = tensor.detach()
     dtype = dtype or target.dtype
     if target.is_cpu and target.is_contiguous() and target.dtype == dtype:
-        handle.wait(out=host_view(target, dtype))
+        handle.wait(out=target)
     else:
         host = torch.empty(target.shape, dtype=dtype)
         handle.wait(out=host)

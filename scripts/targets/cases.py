@@ -103,6 +103,7 @@ def thin(model: str, step: int, goal: float) -> Case:
         f"lab 2x1, 100 Mbit/s, gradients of the {model} network, repeated to 64 MB, deadzone at 0.985",
         "--nodes 2 --slots 1 --rate 100mbit",
         f"allreduce --sizes 64MB --systems horovod/fp16,gradflow --codecs deadzone --similarity 0.985 "
+        f"--repeats 16 "
         f"--data {shlex.quote(str(recorded(model, step)))} --one-tensor",
         (Target("x Horovod fp16", goal, speedup("deadzone", "horovod", "fp16")),),
         recording=(model, step),

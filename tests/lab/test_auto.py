@@ -83,5 +83,4 @@ def test_a_link_that_slows_down_is_met_with_fewer_bits_until_it_is_fast_again(ma
             job.end()
     told = [line for line in job.lines if line.startswith("Compression.auto for w: ")]
     assert len(told) >= 3, "".join(told)
-    assert "none for 1 MB" in told[0]
     assert any("times as long as at first" in line and "chosen: int4 for 1 MB" in line for line in told)

@@ -68,6 +68,11 @@ def test_staleness(mpirun):
     all_ok(run, checks_of(HERE / "torch_stale.py"))
 
 
+def test_large_gradients_stay_where_they_are(mpirun):
+    run = mpirun(2, [HERE / "torch_large.py", "dropin"], timeout=120, env=APART)
+    all_ok(run, checks_of(HERE / "torch_large.py"))
+
+
 def test_stock_under_horovodrun(horovodrun):
     run = horovodrun(3, [HERE / "torch_stock.py", "stock"], timeout=240, env=APART)
     all_ok(run, checks_of(HERE / "torch_stock.py"))
