@@ -41,6 +41,9 @@ def DistributedOptimizer(
     ``residual_state()`` and ``load_residual_state(state)`` for checkpoints: collective over the process set,
     error-feedback residuals by parameter name, independent of the number of ranks.
 
+    As in Horovod, gradients are reduced where they lie: between ``backward()`` and ``step()`` or
+    ``synchronize()`` they are neither read nor changed.
+
     With ``max_staleness=k`` a step applies the reduced gradients of k steps ago, while those of the steps
     since travel: on a slow network a step takes the longer of computing and communicating, not both. In the
     first k steps gradients are zero and the wrapped optimizer is not called. ``drain()`` applies what is left
