@@ -127,7 +127,7 @@ def about(world: World, rate: int | None) -> str:
     sources = {
         "interfaces": "link MB: sent by the interfaces of the busiest node",
         "mpi": "link MB: what the busiest node gave to MPI (ours only), one host",
-        None: "one node, no link",
+        None: "one node, no link: nothing is encoded (GRADFLOW_RANKS_PER_NODE=1 makes each rank a node)",
     }
     said = f"{world.comm.size} ranks, {len(world.nodes)} node(s), {len(set(world.hosts))} host(s)"
     if rate:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from horovod.torch import mpi_ops
 
+from hvd_gradflow import events
 from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.frontend import watchdog
 from hvd_gradflow.frontend.delay import Delay
@@ -17,6 +18,8 @@ from hvd_gradflow.frontend.sparse import key_of
 from hvd_gradflow.torch import session, sparse
 from hvd_gradflow.torch.choice import Choice
 from hvd_gradflow.torch.tensors import fetch, host_view, numpy_state, spec_of, torch_state
+
+_said: list[str] = []  # whose change was warned about: once a process
 
 
 class GradientExchange:
@@ -114,13 +117,15 @@ class GradientExchange:
             raise UnsupportedError(
                 f"the gradient of {name!r} has layout {gradient.layout}, expected strided or sparse_coo"
             )
-        view = host_view(gradient, parameter.dtype)
+        view, version = host_view(gradient, parameter.dtype), gradient._version
         handle = self.stream.submit(name, view)
 
         if self.max_staleness:  # it must not keep the gradient, which is copied, for so many steps
             return _Later(handle, parameter.dtype)
 
         def wait() -> torch.Tensor:
+            if gradient._version != version:
+                _warn_of_change(name)
             if gradient.data_ptr() != view.address:  # a copy, or its memory is another now
                 return fetch(handle, gradient, parameter.dtype)
             handle.wait(out=view)
@@ -228,6 +233,16 @@ class GradientExchange:
         plain = gradient._values().nbytes + gradient._indices().nbytes
         others = self.reducer.size - 1
         session.on_horovods_wire(self.sent_by_horovod, sent * others, plain * others)
+
+
+def _warn_of_change(name: str) -> None:
+    if not _said:
+        _said.append(name)
+        events.warn(
+            "the gradient of %r was changed between backward() and step(), while it was being reduced: clip"
+            " or scale after optimizer.synchronize(), then step() within optimizer.skip_synchronize()",
+            name,
+        )
 
 
 class _Later:

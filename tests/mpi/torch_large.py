@@ -6,7 +6,7 @@ import torch
 from torch_common import check, main, same_weights
 
 import hvd_gradflow.torch as hvd
-from hvd_gradflow.torch import Compression
+from hvd_gradflow.torch import Compression, exchange
 
 SHAPES = {"large": (600, 500), "conv": (64, 64, 9, 9), "small": (3000,)}
 
@@ -99,6 +99,23 @@ def an_infinite_gradient_is_not_finite_anywhere(path):
                 opt.synchronize()
                 assert not torch.isfinite(weight.grad[17]).all(), (second, feedback, step)
                 assert torch.isfinite(params["conv"].grad).all()
+
+
+@check
+def a_change_while_under_way_is_warned_about(path):
+    params = parameters()
+    opt = optimizer(params)
+    backward(params, 0)
+    opt.synchronize()
+    with opt.skip_synchronize():
+        torch.nn.utils.clip_grad_norm_(params.values(), 1.0)
+        opt.step()
+    assert not exchange._said
+    opt.zero_grad()
+    backward(params, 1)
+    torch.nn.utils.clip_grad_norm_(params.values(), 1.0)
+    opt.step()
+    assert exchange._said
 
 
 if __name__ == "__main__":
