@@ -11,6 +11,7 @@ from hvd_gradflow.bench import data as sources
 from hvd_gradflow.bench import ddp_hooks, horovod_ops, ours, report
 from hvd_gradflow.bench.choice import chosen
 from hvd_gradflow.bench.data import Gradients
+from hvd_gradflow.bench.plot import plot_allreduce
 from hvd_gradflow.bench.raw_mpi import RawExchange, volumes
 from hvd_gradflow.bench.turns import Contender, take_turns
 from hvd_gradflow.bench.world import World, world
@@ -70,12 +71,7 @@ def run_allreduce_bench(
             rows += _measure(ranks, gradients, wanted, similarity, repeats, seconds, rate, data)
             gc.collect()  # before the next size takes its room
         if ranks.leads:
-            if json_path:
-                report.write_json(json_path, rows)
-            if plot_path:
-                from hvd_gradflow.bench.plot import plot_allreduce
-
-                plot_allreduce(rows, plot_path)
+            report.write_files(rows, json_path, plot_allreduce, plot_path)
     return rows
 
 

@@ -171,11 +171,7 @@ def _run_allreduce(arguments: argparse.Namespace) -> int:
         model=arguments.model,
         one_tensor=arguments.one_tensor,
         similarity=arguments.similarity,
-        repeats=arguments.repeats,
-        seconds=arguments.seconds,
-        rate=_checked(link_rate, arguments.rate),
-        json_path=arguments.json,
-        plot_path=arguments.plot,
+        **_options(arguments),
     )
     return 0
 
@@ -188,13 +184,20 @@ def _run_train(arguments: argparse.Namespace) -> int:
         arguments.model,
         systems=listed(arguments.systems or ["horovod/fp32,gradflow" if small else SYSTEMS]),
         codecs=listed(arguments.codecs or ["none" if small else TRAIN_CODECS]),
-        repeats=arguments.repeats,
-        seconds=arguments.seconds,
-        rate=_checked(link_rate, arguments.rate),
-        json_path=arguments.json,
-        plot_path=arguments.plot,
+        **_options(arguments),
     )
     return 0
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What comparisons between ranks have in common: how often, on what link, and which files."""
+    return {
+        "repeats": arguments.repeats,
+        "seconds": arguments.seconds,
+        "rate": _checked(link_rate, arguments.rate),
+        "json_path": arguments.json,
+        "plot_path": arguments.plot,
+    }
 
 
 def _run_host(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvd_gradflow.bench.codec import cell
@@ -142,3 +142,16 @@ def write_json(path: str, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows to a file."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump(list(rows), file, indent=2)
+
+
+def write_files(
+    rows: list[dict[str, Any]],
+    json_path: str | None,
+    plot: Callable[[list[dict[str, Any]], str], None],
+    plot_path: str | None,
+) -> None:
+    """Write those files that were asked for: the rows, and the picture that `plot` makes of them."""
+    if json_path:
+        write_json(json_path, rows)
+    if plot_path:
+        plot(rows, plot_path)

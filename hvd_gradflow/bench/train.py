@@ -7,6 +7,7 @@ from typing import Any
 from hvd_gradflow.bench import report
 from hvd_gradflow.bench.choice import chosen
 from hvd_gradflow.bench.models import MODELS, Model
+from hvd_gradflow.bench.plot import plot_steps
 from hvd_gradflow.bench.steps import COMPUTE, Step, steps
 from hvd_gradflow.bench.turns import take_turns
 from hvd_gradflow.bench.world import World, world
@@ -59,12 +60,7 @@ def run_train_bench(
         ranks.say(report.about(ranks, rate))
         rows = _measure(ranks, list(steps(ranks, Model(model), wanted)), repeats, seconds, rate)
         if ranks.leads:
-            if json_path:
-                report.write_json(json_path, rows)
-            if plot_path:
-                from hvd_gradflow.bench.plot import plot_steps
-
-                plot_steps(rows, plot_path)
+            report.write_files(rows, json_path, plot_steps, plot_path)
     return rows
 
 
