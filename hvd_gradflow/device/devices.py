@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from hvd_gradflow.device.device import Device
 from hvd_gradflow.errors import ConfigError, UnsupportedError, unknown_name
@@ -118,13 +117,3 @@ def _load_plugins() -> None:
                 f"device plug-in {entry.name!r} ({entry.value}): {type(error).__name__}: {error};"
                 " mend or uninstall that package"
             )
-
-
-def _forget(name: str) -> None:
-    """For tests: unregister a kind."""
-    _factories.pop(name, None)
-    for key in [key for key in _made if key[0] == name]:
-        del _made[key]
-
-
-__all__: list[Any] = ["Device", "available", "broken", "device", "names", "register"]

@@ -1,14 +1,20 @@
 """The example of docs/adding-a-device.md passes what every device must pass, and faulty ones do not."""
 
 import ctypes
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from device.example_device import ExampleDevice, ThreadStream, array
 
+from hvd_gradflow.device import Device
+from hvd_gradflow.device.kernels import DEVICE_KERNELS
 from hvd_gradflow.testing.device_bench import Bench
 from hvd_gradflow.testing.device_conformance import DeviceConformance
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class TestExample(DeviceConformance):
@@ -80,3 +86,12 @@ def test_the_suite_sees_a_device_that_is_wrong(device, test, words):
     with pytest.raises(AssertionError, match=words):
         getattr(TestExample(), test)(bench)
     bench.drop()
+
+
+def test_the_document_shows_this_device():
+    page = (ROOT / "docs" / "adding-a-device.md").read_text()
+    source = (ROOT / "tests" / "device" / "example_device.py").read_text()
+    assert page.endswith(f"```python\n{source}```\n"), "docs/adding-a-device.md: copy the example in again"
+    methods = set(re.findall(r"`(\w+)\(", page.split("## What to keep to")[0]))
+    needed = {name for name in Device.__abstractmethods__ | {f"_{k.name}" for k in DEVICE_KERNELS}}
+    assert needed - methods == set()
