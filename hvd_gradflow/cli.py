@@ -10,7 +10,7 @@ from typing import Any
 
 from hvd_gradflow import __version__
 from hvd_gradflow.bench.arguments import add_commands
-from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     codec.add_argument("--gradients", metavar="FILE", help="on recorded ones: an .npz file of float32 arrays")
     codec.add_argument("--codecs", nargs="+", metavar="NAME", help="which ones (all); NAME:OPTION=VALUE too")
     codec.add_argument("--repeats", type=_positive, metavar="N", help="runs a figure is the median of")
+    codec.add_argument("--device", default="cpu", metavar="NAME", help="where: cuda, cuda:1, ... (cpu)")
     codec.set_defaults(run=_bench_codec)
     add_commands(benches)
 
@@ -80,11 +81,28 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0 if check.works(found) else 1
 
 
+def _check_device(name: str) -> None:
+    """Refuse a device that is not there, before anything is measured."""
+    from hvd_gradflow.device import devices
+
+    kind, known = name.partition(":")[0], devices.names()
+    if kind not in known and kind not in devices.broken():
+        raise unknown_name("device", name, ["cpu", *known])
+    devices.available(name)
+
+
 def _bench_codec(arguments: argparse.Namespace) -> int:
     options: dict[str, Any] = {"megabytes": arguments.megabytes, "codecs": arguments.codecs}
     if arguments.repeats:
         options["repeats"] = arguments.repeats
-    if arguments.gradients:
+    if arguments.device != "cpu":
+        if arguments.gradients:
+            raise ConfigError("--gradients is measured on the CPU: leave --device out")
+        _check_device(arguments.device)
+        from hvd_gradflow.bench.device_codec import run_device_bench
+
+        run_device_bench(arguments.device, json_path=arguments.json, **options)
+    elif arguments.gradients:
         from hvd_gradflow.bench.gradients import run_gradient_bench
 
         run_gradient_bench(arguments.gradients, json_path=arguments.json, **options)
