@@ -6,10 +6,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from hvd_gradflow import __version__
-from hvd_gradflow.bench.arguments import add_commands
+from hvd_gradflow.bench.arguments import add_commands, speaks
 from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
 
 
@@ -29,6 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        if hasattr(arguments, "check"):
+            arguments.check(arguments)
+    except GradflowError as error:
+        # Every rank was given the same words.
+        if speaks():
+            print(f"gradflow: {error}", file=sys.stderr)
+        return 1
+    try:
         return arguments.run(arguments)
     except GradflowError as error:
         print(f"gradflow: {error}", file=sys.stderr)
@@ -39,8 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains once, not once a rank; the parsers of commands are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        if not speaks():
+            sys.exit(2)
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("gradflow", description="Compressed gradient exchange for Horovod jobs.")
+    parser = _Parser("gradflow", description="Compressed gradient exchange for Horovod jobs.")
     parser.add_argument("--version", action="version", version=f"hvd_gradflow {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
