@@ -14,9 +14,13 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = Path("cython_ext")
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import gpu_build  # noqa: E402
 
 # Every backend must give the same bytes: no contraction into fused multiply-add. SIMD levels are chosen by
 # `#pragma GCC target` inside the sources, so that no file needs flags of its own.
@@ -79,7 +83,8 @@ def mpi_flags() -> tuple[list[str], list[str]]:
 def headers() -> list[str]:
     """Files whose change rebuilds the extensions."""
     kinds = (".h", ".hpp", ".inc", ".pxd", ".pxi")
-    return sorted(str(path) for path in SOURCES.rglob("*") if path.suffix in kinds)
+    found = [path for path in SOURCES.rglob("*") if path.suffix in kinds]
+    return sorted(str(path) for path in [*found, Path("cuda/gpu_api.h")])
 
 
 def make_extension(name: str, pyx: str, folder: str, mpi: bool) -> list[Extension]:
@@ -110,6 +115,7 @@ def extensions() -> list[Extension]:
     if os.environ.get("GRADFLOW_BUILD_EXTENSIONS") == "0":
         return []
     modules = make_extension("hvd_gradflow.device._kernels", "_kernels.pyx", "kernels", mpi=False)
+    modules += make_extension("hvd_gradflow.device._cuda", "_cuda.pyx", "no_sources", mpi=False)
     modules += make_extension("hvd_gradflow.reduce._engine", "_engine.pyx", "engine", mpi=True)
     if not modules:
         return []
@@ -124,8 +130,44 @@ def extensions() -> list[Extension]:
     )
 
 
+class BuildWithGpus(build_ext):
+    """The extensions, then the GPU kernels of cuda/, one library for each compiler that is there.
+
+    GRADFLOW_WITH_CUDA and GRADFLOW_WITH_HIP say whether: "auto" (the default) builds with what is found, "1"
+    ends with what is missing, "0" leaves it out.
+    """
+
+    def run(self) -> None:
+        super().run()
+        if not self.extensions:
+            return
+        place = ROOT if self.inplace else Path(self.build_lib)
+        for name, variable in (("cuda", "GRADFLOW_WITH_CUDA"), ("hip", "GRADFLOW_WITH_HIP")):
+            asked = os.environ.get(variable, "auto")
+            if asked not in ("auto", "1", "0"):
+                raise SystemExit(f"{variable}={asked!r}: expected auto, 1 or 0")
+            target = place / "hvd_gradflow" / "device" / f"libgradflow_{name}.so"
+            if asked == "0":
+                target.unlink(missing_ok=True)
+                continue
+            try:
+                made = gpu_build.build(gpu_build.TOOLCHAINS[name](), ROOT / "build" / "gpu")
+            except gpu_build.BuildError as error:
+                if asked == "1":
+                    raise SystemExit(
+                        f"hvd_gradflow: {variable}=1, but GPU kernels cannot be built: {error}"
+                    ) from error
+                print(f"hvd_gradflow: no GPU kernels for {name} ({str(error).splitlines()[0]})")
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(made, scratch := target.with_suffix(".new"))
+            os.replace(scratch, target)  # never over the file that a running process has loaded
+            print(f"hvd_gradflow: GPU kernels for {name} built")
+
+
 os.chdir(ROOT)
 setup(
     ext_modules=extensions(),
+    cmdclass={"build_ext": BuildWithGpus},
     options={"build_ext": {"parallel": len(os.sched_getaffinity(0))}},
 )

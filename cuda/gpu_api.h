@@ -1,11 +1,12 @@
 // The one C interface between the GPU kernels and whoever calls them (cython_ext/_cuda.pyx). It exists three
-// times, from the same sources: compiled by nvcc, by hipcc, and by the host compiler over an emulator of blocks
-// and threads (for tests). Each is a shared library of its own that exports `gf_gpu_api`, so that none is
-// needed to load another.
+// times, from the same sources: compiled by nvcc, by hipcc, and by the host compiler over an emulator of
+// blocks and threads (for tests). Each is a shared library of its own that exports `gf_gpu_api`, so that none
+// is needed to load another.
 //
 // Unless said otherwise, pointers are addresses in the device's memory, and everything with a stream is
 // asynchronous on it: it begins when what was put there before has ended. Nothing with a stream allocates.
-// Functions return 0, or an error that `error_text` puts into words: the runtime's own, or one below 0 of ours.
+// Functions return 0, or an error that `error_text` puts into words: the runtime's own, or one below 0 of
+// ours.
 #ifndef GF_GPU_API_H
 #define GF_GPU_API_H
 
@@ -24,8 +25,8 @@ enum gf_gpu_error {
   GF_GPU_SCRATCH = -3        // scratch is too small, or not aligned to GF_GPU_ALIGNMENT
 };
 
-// What a decoder may answer besides a gf_wire_status: the payload's header and checksum are right, but its body
-// is entropy coded, which only the CPU reads.
+// What a decoder may answer besides a gf_wire_status: the payload's header and checksum are right, but its
+// body is entropy coded, which only the CPU reads.
 #define GF_GPU_WIRE_ENTROPY 100
 
 #define GF_GPU_ALIGNMENT 16  // of scratch
@@ -86,9 +87,11 @@ struct gf_gpu_api {
   // may share it. 0 if the specification has a fault.
   size_t (*scratch_bytes)(const gf_codec_spec *spec, size_t n);
   // The whole payload, header and CRC32C included; its bytes are counted in *size. `dtype` is x's own
-  // (gf_dtype; not float64) and goes into the header. residual may be null; otherwise it becomes what was lost.
+  // (gf_dtype; not float64) and goes into the header. residual may be null; otherwise it becomes what was
+  // lost.
   int (*encode)(const gf_codec_spec *spec, int dtype, const void *x, float *residual, size_t n, uint64_t key,
-                uint64_t first, uint8_t *out, uint64_t *size, void *scratch, size_t scratch_size, void *stream);
+                uint64_t first, uint8_t *out, uint64_t *size, void *scratch, size_t scratch_size,
+                void *stream);
   // Checks the payload of `bytes` bytes as the CPU does; *status gets the gf_wire_status. If that is not
   // GF_WIRE_OK nothing is written to `out`.
   int (*decode)(const gf_codec_spec *spec, const uint8_t *in, size_t bytes, float *out, size_t n, int add,
@@ -106,15 +109,16 @@ struct gf_gpu_api {
 
   // ---- Arrays
   size_t (*statistics_scratch_bytes)(size_t n);
-  // out[0] = energy of x, out[1] = energy of residual (0 if that is null): sums of squares in the CPU's order,
-  // hence the same numbers. x is float32.
+  // out[0] = energy of x, out[1] = energy of residual (0 if that is null): sums of squares in the CPU's
+  // order, hence the same numbers. x is float32.
   int (*statistics)(const float *x, const float *residual, size_t n, double *out, void *scratch,
                     size_t scratch_size, void *stream);
-  // The pieces into target[0 .. n), as float32, zeros between them; *finite becomes 0 if one of the elements is
-  // not finite, otherwise 1. `pieces` (count of them) lie on the device. Null target: only looks.
+  // The pieces into target[0 .. n), as float32, zeros between them; *finite becomes 0 if one of the elements
+  // is not finite, otherwise 1. `pieces` (count of them) lie on the device. Null target: only looks.
   int (*gather)(const gf_piece *pieces, size_t count, float *target, size_t n, int32_t *finite, void *stream);
   // source[0 .. n) * scale into the pieces, each rounded to nearest even.
-  int (*scatter)(const float *source, float scale, const gf_piece *pieces, size_t count, size_t n, void *stream);
+  int (*scatter)(const float *source, float scale, const gf_piece *pieces, size_t count, size_t n,
+                 void *stream);
 };
 
 #ifdef __cplusplus

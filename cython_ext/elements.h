@@ -1,5 +1,5 @@
 // What happens to one value, or to one block's parameters, when a gradient is encoded and decoded.
-// The C++ and the CUDA compiler both take this header, so every backend makes the same bytes: only
+// The C++, the CUDA and the HIP compiler take this header, so every backend makes the same bytes: only
 // IEEE-exact operations (add, subtract, multiply, divide, integers), each rounded once. Compile with
 // -ffp-contract=off (C++) or --fmad=false (CUDA); denormals must not be flushed.
 // docs/wire-format.md states the same formulas in words.
@@ -10,10 +10,17 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIPCC__)
 #define GF_HD __host__ __device__
 #else
 #define GF_HD
+#endif
+
+// To the HIP compiler memcpy is a function of the host.
+#ifdef __HIPCC__
+#define GF_COPY __builtin_memcpy
+#else
+#define GF_COPY memcpy
 #endif
 
 // "static": each file that includes this is compiled for its own instruction level and must keep its
@@ -26,13 +33,13 @@
 
 GF_FN uint32_t gf_bits(float v) {
   uint32_t u;
-  memcpy(&u, &v, sizeof u);
+  GF_COPY(&u, &v, sizeof u);
   return u;
 }
 
 GF_FN float gf_float(uint32_t u) {
   float v;
-  memcpy(&v, &u, sizeof v);
+  GF_COPY(&v, &u, sizeof v);
   return v;
 }
 
@@ -57,6 +64,10 @@ GF_FN float gf_add_residual(float x, float r) {
     v = gf_float((gf_bits(v) & 0x80000000u) | GF_MAX_BITS);
   return v;
 }
+
+// Sums of squares are added in chunks, in an order that vectors, threads and NumPy can all follow.
+#define GF_ENERGY_CHUNK 1024u
+#define GF_ENERGY_LANES 32u
 
 // ---- Dither -------------------------------------------------------------------------------------
 // Counter based: a draw is a function of (key, global index) alone, so it can be made in any order.

@@ -146,9 +146,9 @@ inline void add_squares(const float *x, Double4 *sum) {
   *sum += d * d;
 }
 
-// Eight lanes, lane j adding the squares of elements j, j + 8, ... in double, where they are exact; then
-// ((0+4) + (1+5)) + ((2+6) + (3+7)).
-inline double energy(const float *x, size_t n) {
+// Of GF_ENERGY_CHUNK elements at most: eight lanes, lane j adding the squares of elements j, j + 8, ... in
+// double, where they are exact; then ((0+4) + (1+5)) + ((2+6) + (3+7)).
+inline double energy_of_chunk(const float *x, size_t n) {
   Double4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
   size_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -163,4 +163,16 @@ inline double energy(const float *x, size_t n) {
   }
   const Double4 s = low + high;
   return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
+// 32 lanes, lane j adding chunks j, j + 32, ...; then halves of lanes are added to each other until one is
+// left. An order that a GPU can follow.
+inline double energy(const float *x, size_t n) {
+  double lanes[GF_ENERGY_LANES] = {};
+  for (size_t i = 0; i < n; i += GF_ENERGY_CHUNK)
+    lanes[i / GF_ENERGY_CHUNK % GF_ENERGY_LANES] +=
+        energy_of_chunk(x + i, n - i < GF_ENERGY_CHUNK ? n - i : GF_ENERGY_CHUNK);
+  for (size_t half = GF_ENERGY_LANES / 2; half; half /= 2)
+    for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  return lanes[0];
 }

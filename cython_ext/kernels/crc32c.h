@@ -6,12 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../elements.h"
+
 namespace gradflow {
 
 constexpr uint32_t kCrcPolynomial = 0x82f63b78u;  // reflected
 
 // a * b modulo the polynomial; bit 31 is the coefficient of x^0.
-constexpr uint32_t crc_multiply(uint32_t a, uint32_t b) {
+GF_HD constexpr uint32_t crc_multiply(uint32_t a, uint32_t b) {
   uint32_t p = 0;
   for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
     if (a & bit) p ^= b;
@@ -21,7 +23,7 @@ constexpr uint32_t crc_multiply(uint32_t a, uint32_t b) {
 }
 
 // x^n modulo the polynomial.
-constexpr uint32_t crc_x_power(uint64_t n) {
+GF_HD constexpr uint32_t crc_x_power(uint64_t n) {
   uint32_t p = 0x80000000u, square = 0x40000000u;
   for (; n; n >>= 1) {
     if (n & 1) p = crc_multiply(square, p);

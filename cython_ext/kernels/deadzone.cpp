@@ -12,28 +12,6 @@
 namespace gradflow {
 namespace {
 
-constexpr uint8_t kBlockLog2 = 5;
-// Bytes that a block may take at most, see docs/wire-format.md; it may also need a segment and a group of its
-// own.
-constexpr size_t kMostBlockBytes = (182 + 32 * (GF_DZ_SUM_BITS - 1) + 7) / 8;
-constexpr size_t kGroupBytes = 6;
-
-float offset_of(const gf_codec_spec &spec) { return gf_float((uint32_t)(spec.params[1] >> 32)); }
-
-bool entropy_of(const gf_codec_spec &spec) { return spec.params[1] >> 24 & 1; }
-
-// Whether segments cover n elements as they must.
-bool segments_valid(const gf_segment *segments, size_t count, size_t n) {
-  uint64_t begin = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const gf_segment &s = segments[i];
-    if (s.end <= begin || (i + 1 < count && s.end % GF_DZ_BLOCK)) return false;
-    if (gf_bits(s.step) >= GF_INF_BITS) return false;  // negative, infinite or NaN
-    begin = s.end;
-  }
-  return begin == n;
-}
-
 size_t groups_of(const gf_segment *segments, size_t count) {
   size_t groups = 0;
   uint64_t begin = 0;
@@ -49,7 +27,7 @@ size_t encode_segments(const gf_codec_spec &spec, int dtype, const gf_segment *s
                        float unit, uint32_t code_bits, const float *x, float *residual, size_t n,
                        uint8_t *out) {
   const DefaultFloatEnv env;
-  if (!segments_valid(segments, count, n)) return 0;
+  if (!dz_segments_cover(segments, count, n)) return 0;
   uint8_t *const body = out + sizeof(Header);
   dz_store(body, (uint32_t)count);
   uint8_t *sizes = body + 4 + count * kDzSegmentBytes;
@@ -65,7 +43,7 @@ size_t encode_segments(const gf_codec_spec &spec, int dtype, const gf_segment *s
     run.residual = residual ? residual + begin : nullptr;
     run.n = end - begin;
     run.step = unit != 0.0f && segments[i].step > 0.0f ? unit : segments[i].step;
-    run.offset = unit != 0.0f ? 0.5f : offset_of(spec);
+    run.offset = unit != 0.0f ? 0.5f : dz_offset_of(spec);
     run.code_bits = code_bits;
     run.sizes = sizes;
     run.out = at;
@@ -75,10 +53,10 @@ size_t encode_segments(const gf_codec_spec &spec, int dtype, const gf_segment *s
     begin = end;
   }
   const size_t packed = (size_t)(at - body);
-  const size_t bytes = entropy_of(spec) ? dz_squeeze(body, packed, n) : packed;
-  const int flags = (nonfinite ? kFlagNonfinite : 0) | (bytes < packed ? kFlagEntropy : 0);
-  return seal_payload(spec, dtype, (uint8_t)flags, kBlockLog2, 0, n, bytes, level().crc32c(0, body, bytes),
-                      out);
+  const size_t bytes = dz_entropy_of(spec) ? dz_squeeze(body, packed, n) : packed;
+  Header h = new_header(spec, dtype, n);
+  h.flags = (uint8_t)((nonfinite ? kFlagNonfinite : 0) | (bytes < packed ? kFlagEntropy : 0));
+  return seal_payload(h, bytes, level().crc32c(0, body, bytes), out);
 }
 
 // Calls `visit(run)` for each segment of a packed body until it says no; `unit` as above.
@@ -148,7 +126,7 @@ struct Body {
 int open_body(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n, const Segments *expected,
               Body *opened) {
   Header h;
-  const int status = check_header(spec, kBlockLog2, 0, in, bytes, n, &h);
+  const int status = check_header(spec, in, bytes, n, &h);
   if (status != GF_WIRE_OK) return status;
   if (h.bytes < 4 || h.bytes > deadzone_max_body(n)) return GF_WIRE_LENGTH;
   if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
@@ -186,30 +164,10 @@ void decode_body(const Body &body, size_t n, float *out, float unit, bool add) {
 
 }  // namespace
 
-const char *deadzone_fault(const gf_codec_spec &spec) {
-  if (spec.bits) return "bits do not belong to this codec";
-  if (spec.rounding != GF_NEAREST) return "this codec rounds to nearest only";
-  if (spec.block != GF_DZ_BLOCK) return "this codec has blocks of 32";
-  if ((spec.params[1] & 0xff) > GF_CONTROL_RATIO) return "unknown control";
-  if ((spec.params[1] >> 8 & 0xff) > GF_SECOND_REQUANTIZE) return "unknown second encoding";
-  if (spec.params[1] >> 24 & 0xfe) return "unknown entropy stage";
-  const float offset = offset_of(spec);
-  if (!(offset >= 0.0f && offset <= 0.5f)) return "offset must be from 0 to 0.5";
-  double value;
-  memcpy(&value, &spec.params[0], sizeof value);
-  if (!(value > 0.0 && value < HUGE_VAL)) return "what is asked for must be positive";
-  return nullptr;
-}
-
-size_t deadzone_max_body(size_t n) {
-  return 4 + dz_blocks(n) * (kMostBlockBytes + kDzSegmentBytes + kGroupBytes);
-}
-
 size_t deadzone_encode(const gf_codec_spec &spec, int dtype, const float *x, float *residual, size_t n,
                        uint8_t *out) {
-  double multiple = 1.0;
-  if ((spec.params[1] & 0xff) == GF_CONTROL_STEP) memcpy(&multiple, &spec.params[0], sizeof multiple);
-  gf_segment segment = {n, n ? gf_dz_step(multiple, level().energy(x, n), (double)n) : 0.0f, 0};
+  const float step = n ? gf_dz_step(dz_multiple_of(spec), level().energy(x, n), (double)n) : 0.0f;
+  const gf_segment segment = {n, step, 0};
   return encode_segments(spec, dtype, &segment, n ? 1 : 0, 0.0f, GF_DZ_CODE_BITS, x, residual, n, out);
 }
 
@@ -234,7 +192,7 @@ int deadzone_decode(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, 
 int deadzone_add_codes(const gf_codec_spec &spec, const gf_segment *segments, size_t count, const uint8_t *in,
                        size_t bytes, float *acc, size_t n) {
   const DefaultFloatEnv env;
-  if (!segments_valid(segments, count, n)) return GF_WIRE_CODEC;
+  if (!dz_segments_cover(segments, count, n)) return GF_WIRE_CODEC;
   const Segments expected = {segments, count};
   Body body;
   const int status = open_body(spec, in, bytes, n, &expected, &body);

@@ -9,8 +9,6 @@
 
 namespace gradflow {
 
-const char *deadzone_fault(const gf_codec_spec &spec);
-size_t deadzone_max_body(size_t n);
 // With a step of its own: the options' multiple of the root mean square of x.
 size_t deadzone_encode(const gf_codec_spec &spec, int dtype, const float *x, float *residual, size_t n,
                        uint8_t *out);

@@ -8,16 +8,11 @@
 
 #include <memory>
 
-#include "../elements.h"
+#include "layout.h"
 
 namespace gradflow {
 
-constexpr size_t kDzGroupElements = 32 * GF_DZ_BLOCK;
-constexpr size_t kDzSegmentBytes = 8;
 constexpr size_t kDzMostElementsPerByte = 512;  // of a payload, header included
-
-inline size_t dz_blocks(size_t n) { return (n + GF_DZ_BLOCK - 1) / GF_DZ_BLOCK; }
-inline size_t dz_groups(size_t n) { return (n + kDzGroupElements - 1) / kDzGroupElements; }
 
 inline uint32_t dz_load(const uint8_t *p) {
   uint32_t u;

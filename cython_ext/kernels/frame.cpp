@@ -12,20 +12,6 @@ namespace {
 
 // Codes are checksummed a tile at a time, while they are in the first-level cache.
 constexpr size_t kTileBytes = 8192;
-constexpr uint32_t kMinBlock = 32;
-constexpr uint32_t kMaxBlock = 32768;
-
-uint8_t block_log2(const gf_codec_spec &spec, const Layout &layout) {
-  return layout.scale_bytes ? (uint8_t)__builtin_ctz(spec.block) : 0;
-}
-
-size_t blocks(const gf_codec_spec &spec, const Layout &layout, size_t n) {
-  return layout.scale_bytes ? (n + spec.block - 1) / spec.block : 0;
-}
-
-size_t codes_size(const Layout &layout, size_t n) {
-  return n / 8 * (size_t)layout.code_bits + (n % 8 * (size_t)layout.code_bits + 7) / 8;
-}
 
 bool encode_run(const gf_codec_spec &spec, const EncodeRun &run) {
   switch (spec.id) {
@@ -90,8 +76,7 @@ int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, si
   Header h;
   Layout layout = {};
   layout_of(spec.id, &layout);
-  const int status =
-      check_header(spec, block_log2(spec, layout), (uint8_t)layout.code_bits, in, bytes, n, &h);
+  const int status = check_header(spec, in, bytes, n, &h);
   if (status != GF_WIRE_OK) return status;
   if (h.bytes != max_body_bytes(spec, n)) return GF_WIRE_LENGTH;
   if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
@@ -121,35 +106,6 @@ int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, si
 }
 
 }  // namespace
-
-bool layout_of(uint16_t id, Layout *layout) {
-  static const Layout layouts[] = {{32, 0}, {16, 1}, {16, 0}, {8, 4}, {4, 4}, {2, 4}, {4, 1}};
-  if (id < kNone || id > kLog4) return false;
-  *layout = layouts[id - kNone];
-  return true;
-}
-
-const char *spec_fault(const gf_codec_spec &spec) {
-  if (spec.id == kDeadzone) return deadzone_fault(spec);
-  Layout layout = {};
-  if (!layout_of(spec.id, &layout)) return "unknown codec id";
-  const bool uniform = spec.id >= kInt8 && spec.id <= kInt2;
-  if (spec.bits != (uniform ? layout.code_bits : 0)) return "bits do not belong to this codec";
-  if (spec.rounding > GF_STOCHASTIC) return "unknown rounding";
-  if (spec.rounding == GF_STOCHASTIC && !uniform && spec.id != kLog4)
-    return "this codec rounds to nearest only";
-  if (!layout.scale_bytes) return spec.block == 1 ? nullptr : "this codec has no blocks: block must be 1";
-  if (spec.block < kMinBlock || spec.block > kMaxBlock || (spec.block & (spec.block - 1)))
-    return "block must be a power of two from 32 to 32768";
-  return nullptr;
-}
-
-size_t max_body_bytes(const gf_codec_spec &spec, size_t n) {
-  if (spec.id == kDeadzone) return deadzone_max_body(n);
-  Layout layout = {};
-  if (!layout_of(spec.id, &layout)) return 0;
-  return blocks(spec, layout, n) * (size_t)layout.scale_bytes + codes_size(layout, n);
-}
 
 size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, float *residual, size_t n,
                       uint64_t key, uint64_t first, uint8_t *out) {
@@ -181,23 +137,12 @@ size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, floa
   }
   const uint32_t crc_scales = level().crc32c(0, scales, scale_bytes);
   const size_t bytes = codes_size(layout, n);
-  const uint8_t flags =
-      (uint8_t)((spec.rounding == GF_STOCHASTIC ? kFlagStochastic : 0) | (nonfinite ? kFlagNonfinite : 0));
-  return seal_payload(spec, dtype, flags, block_log2(spec, layout), (uint8_t)layout.code_bits, n,
-                      scale_bytes + bytes, crc32c_combine(crc_scales, crc_codes, bytes), out);
+  Header h = new_header(spec, dtype, n);
+  if (nonfinite) h.flags |= kFlagNonfinite;
+  return seal_payload(h, scale_bytes + bytes, crc32c_combine(crc_scales, crc_codes, bytes), out);
 }
 
-size_t seal_payload(const gf_codec_spec &spec, int dtype, uint8_t flags, uint8_t block_log2, uint8_t bits,
-                    size_t n, size_t body, uint32_t crc_body, uint8_t *out) {
-  Header h = {};
-  h.magic = kMagic;
-  h.version = kVersion;
-  h.codec = (uint8_t)spec.id;
-  h.dtype = (uint8_t)dtype;
-  h.flags = flags;
-  h.block_log2 = block_log2;
-  h.bits = bits;
-  h.count = n;
+size_t seal_payload(Header h, size_t body, uint32_t crc_body, uint8_t *out) {
   h.bytes = body;
   const uint32_t crc_header = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
   h.crc = crc32c_combine(crc_header, crc_body, body);
@@ -205,19 +150,10 @@ size_t seal_payload(const gf_codec_spec &spec, int dtype, uint8_t flags, uint8_t
   return sizeof h + body;
 }
 
-int check_header(const gf_codec_spec &spec, uint8_t block_log2, uint8_t bits, const uint8_t *in, size_t bytes,
-                 size_t n, Header *header) {
-  Header &h = *header;
-  if (bytes < sizeof h) return GF_WIRE_TRUNCATED;
-  memcpy(&h, in, sizeof h);
-  if (h.magic != kMagic) return GF_WIRE_MAGIC;
-  if (h.version != kVersion) return GF_WIRE_VERSION;
-  if (h.codec != spec.id || h.bits != bits || h.block_log2 != block_log2) return GF_WIRE_CODEC;
-  return h.count != n ? GF_WIRE_COUNT : GF_WIRE_OK;
-}
-
-bool header_content_valid(const Header &h, int known_flags) {
-  return !h.reserved && h.dtype >= GF_F32 && h.dtype <= GF_BF16 && !(h.flags & ~known_flags);
+int check_header(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n, Header *header) {
+  if (bytes < sizeof *header) return GF_WIRE_TRUNCATED;
+  memcpy(header, in, sizeof *header);
+  return header_status(*header, new_header(spec, GF_F32, n));
 }
 
 int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n,

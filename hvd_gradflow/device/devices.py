@@ -11,7 +11,20 @@ ENTRY_POINTS = "hvd_gradflow.devices"
 
 Factory = Callable[[int], Device]  # of the device's index
 
-_factories: dict[str, Factory] = {}
+
+def _cuda(index: int) -> Device:
+    from hvd_gradflow.device.gpu_device import CudaDevice
+
+    return CudaDevice(index)
+
+
+def _hip(index: int) -> Device:
+    from hvd_gradflow.device.gpu_device import HipDevice
+
+    return HipDevice(index)
+
+
+_factories: dict[str, Factory] = {"cuda": _cuda, "hip": _hip}
 _made: dict[tuple[str, int], Device] = {}
 _broken: dict[str, str] = {}  # names of plug-ins, and what happened when they were loaded
 _plugins_loaded = False

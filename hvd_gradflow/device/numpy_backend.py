@@ -28,6 +28,9 @@ _CODECS: dict[int, tuple] = {
     wire.DEADZONE: (None, deadzone.content, deadzone.decode),
 }
 
+# GF_ENERGY_CHUNK and GF_ENERGY_LANES in cython_ext/elements.h.
+_ENERGY_CHUNK, _ENERGY_LANES = 1024, 32
+
 
 class NumpyBackend(Backend):
     """The kernels in NumPy; bit for bit what the compiled ones give."""
@@ -193,12 +196,19 @@ class NumpyBackend(Backend):
         out[:] = _sum(sources) * np.float64(scale)
 
     def energy(self, x: np.ndarray) -> float:
-        lanes = common.to_blocks(np.where(np.isfinite(x), x, 0), 8).astype(np.float64) ** 2
-        if lanes.size == 0:
+        squares = np.where(np.isfinite(x), x, 0).astype(np.float64) ** 2
+        if squares.size == 0:
             return 0.0
-        s = np.add.accumulate(lanes, axis=0)[-1]  # in order, unlike np.sum
-        s = s[:4] + s[4:]
-        return float((s[0] + s[1]) + (s[2] + s[3]))
+        # In order, unlike np.sum: chunks of eight lanes, then 32 lanes of chunks.
+        s = np.add.accumulate(
+            common.to_blocks(squares, _ENERGY_CHUNK).reshape(-1, _ENERGY_CHUNK // 8, 8), axis=1
+        )[:, -1]
+        s = s[:, :4] + s[:, 4:]
+        chunks = (s[:, 0] + s[:, 1]) + (s[:, 2] + s[:, 3])
+        lanes = np.add.accumulate(common.to_blocks(chunks, _ENERGY_LANES), axis=0)[-1]
+        while lanes.size > 1:
+            lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+        return float(lanes[0])
 
     def crc32c(self, data: np.ndarray, crc: int = 0) -> int:
         return common.crc32c(data, crc)

@@ -1,0 +1,136 @@
+// The runtime's part of gpu_api.h, over CUDA or HIP.
+#include <stdio.h>
+
+#include "library.h"
+
+namespace gradflow_gpu {
+namespace {
+
+gpuStream_t on(void *stream) { return (gpuStream_t)stream; }
+gpuEvent_t event_of(void *event) { return (gpuEvent_t)event; }
+
+// One thread that looks at the clock.
+__global__ void delay_kernel(long long ticks) {
+  const long long begin = clock64();
+  while (clock64() - begin < ticks) {
+  }
+}
+
+}  // namespace
+
+#if defined(__HIPCC__)
+const char *const kLibraryName = "hip";
+const int kLibraryDlpackType = 10;  // kDLROCM
+#else
+const char *const kLibraryName = "cuda";
+const int kLibraryDlpackType = 2;  // kDLCUDA
+#endif
+
+const char *error_text(int error) {
+  const char *own = own_error_text(error);
+  return own ? own : GPU_NAME(GetErrorString)((GPU_NAME(Error_t))error);
+}
+
+int device_count(int *count) { return GPU_NAME(GetDeviceCount)(count); }
+int set_device(int device) { return GPU_NAME(SetDevice)(device); }
+int current_device(int *device) { return GPU_NAME(GetDevice)(device); }
+
+int device_name(int device, char *text, size_t size) {
+#if defined(__HIPCC__)
+  hipDeviceProp_t p;
+#else
+  cudaDeviceProp p;
+#endif
+  const int error = GPU_NAME(GetDeviceProperties)(&p, device);
+  if (error) return error;
+  snprintf(text, size, "%s, %.0f GiB, compute capability %d.%d, %d multiprocessors", p.name,
+           (double)p.totalGlobalMem / (1 << 30), p.major, p.minor, p.multiProcessorCount);
+  return GF_GPU_OK;
+}
+
+int allocate(size_t bytes, void **address) { return GPU_NAME(Malloc)(address, bytes ? bytes : 1); }
+int release(void *address) { return GPU_NAME(Free)(address); }
+int allocate_host(size_t bytes, void **address) { return GPU_HOST_ALLOC(address, bytes ? bytes : 1); }
+int release_host(void *address) { return GPU_HOST_FREE(address); }
+
+int device_of(const void *address, int *device) {
+#if defined(__HIPCC__)
+  hipPointerAttribute_t a;
+#else
+  cudaPointerAttributes a;
+#endif
+  const int error = GPU_NAME(PointerGetAttributes)(&a, address);
+  if (error) {
+    (void)GPU_NAME(GetLastError)();  // it is memory of the host that the runtime has not seen
+    *device = -1;
+    return GF_GPU_OK;
+  }
+#if defined(__HIPCC__)
+  *device = a.memoryType == hipMemoryTypeDevice || a.isManaged ? a.device : -1;
+#else
+  *device = a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged ? a.device : -1;
+#endif
+  return GF_GPU_OK;
+}
+
+int stream_synchronize(void *stream) { return GPU_NAME(StreamSynchronize)(on(stream)); }
+
+int copy(void *target, const void *source, size_t bytes, int kind, void *stream, int wait) {
+  const GPU_NAME(MemcpyKind) kinds[] = {GPU_NAME(MemcpyDefault), GPU_NAME(MemcpyHostToDevice),
+                                        GPU_NAME(MemcpyDeviceToHost), GPU_NAME(MemcpyDeviceToDevice)};
+  if (kind < GF_GPU_TO_DEVICE || kind > GF_GPU_WITHIN) return GF_GPU_BAD_ARGUMENT;
+  if (bytes == 0) return GF_GPU_OK;
+  const int error = GPU_NAME(MemcpyAsync)(target, source, bytes, kinds[kind], on(stream));
+  return error || !wait ? error : stream_synchronize(stream);
+}
+
+// Streams of our own do not wait for the default one.
+int stream_create(void **stream) {
+  return GPU_NAME(StreamCreateWithFlags)((gpuStream_t *)stream, GPU_NAME(StreamNonBlocking));
+}
+int stream_destroy(void *stream) { return GPU_NAME(StreamDestroy)(on(stream)); }
+int stream_wait(void *stream, void *event) {
+  return GPU_NAME(StreamWaitEvent)(on(stream), event_of(event), 0);
+}
+
+int event_create(void **event) { return GPU_NAME(EventCreate)((gpuEvent_t *)event); }
+int event_destroy(void *event) { return GPU_NAME(EventDestroy)(event_of(event)); }
+int event_record(void *event, void *stream) { return GPU_NAME(EventRecord)(event_of(event), on(stream)); }
+int event_synchronize(void *event) { return GPU_NAME(EventSynchronize)(event_of(event)); }
+
+int event_done(void *event, int *done) {
+  const int error = GPU_NAME(EventQuery)(event_of(event));
+  *done = error == 0;
+  if (error == (int)GPU_NAME(ErrorNotReady)) {
+    (void)GPU_NAME(GetLastError)();
+    return GF_GPU_OK;
+  }
+  return error;
+}
+
+int event_seconds(void *begin, void *end, double *seconds) {
+  float ms = 0;
+  const int error = GPU_NAME(EventElapsedTime)(&ms, event_of(begin), event_of(end));
+  *seconds = 1e-3 * (double)ms;
+  return error;
+}
+
+int delay(double seconds, void *stream) {
+  int device = 0, khz = 0, error = current_device(&device);
+#if defined(__HIPCC__)
+  if (!error) error = hipDeviceGetAttribute(&khz, hipDeviceAttributeClockRate, device);
+#else
+  if (!error) error = cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, device);
+#endif
+  if (error) return error;
+  GPU_LAUNCH(delay_kernel, 1, 1, on(stream), (long long)(seconds * 1e3 * khz));
+  return last_error();
+}
+
+int last_error() { return GPU_NAME(GetLastError)(); }
+
+int fill(void *target, int byte, size_t bytes, void *stream) {
+  return bytes ? (int)GPU_NAME(MemsetAsync)(target, byte, bytes, on(stream)) : 0;
+}
+
+}  // namespace gradflow_gpu
