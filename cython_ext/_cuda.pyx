@@ -61,8 +61,8 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         int (*delay)(double, void *) noexcept nogil
         const char *(*spec_fault)(const gf_codec_spec *) noexcept nogil
         size_t (*scratch_bytes)(const gf_codec_spec *, size_t) noexcept nogil
-        int (*encode)(const gf_codec_spec *, int, const void *, float *, size_t, uint64_t, uint64_t, uint8_t *,
-                      uint64_t *, void *, size_t, void *) noexcept nogil
+        int (*encode)(const gf_codec_spec *, int, const void *, float *, size_t, uint64_t, uint64_t,
+                      uint8_t *, uint64_t *, void *, size_t, void *) noexcept nogil
         int (*decode)(const gf_codec_spec *, const uint8_t *, size_t, float *, size_t, int, int32_t *, void *,
                       size_t, void *) noexcept nogil
         int (*encode_stepped)(const gf_codec_spec *, const gf_segment *, size_t, int, const void *, float *,
@@ -72,7 +72,8 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         int (*encode_codes)(const gf_codec_spec *, const gf_segment *, size_t, int, const float *, size_t,
                             uint8_t *, uint64_t *, void *, size_t, void *) noexcept nogil
         size_t (*statistics_scratch_bytes)(size_t) noexcept nogil
-        int (*statistics)(const float *, const float *, size_t, double *, void *, size_t, void *) noexcept nogil
+        int (*statistics)(const float *, const float *, size_t, double *, void *, size_t,
+                          void *) noexcept nogil
         int (*gather)(const gf_piece *, size_t, float *, size_t, int32_t *, void *) noexcept nogil
         int (*scatter)(const float *, float, const gf_piece *, size_t, size_t, void *) noexcept nogil
 
@@ -86,7 +87,6 @@ cdef extern from "dlfcn.h" nogil:
 
 ctypedef const gf_gpu_api *(*library_function)() noexcept nogil
 
-COPY_KINDS = {"to_device": 1, "to_host": 2, "within": 3}
 WIRE_ENTROPY = 100  # GF_GPU_WIRE_ENTROPY
 
 
@@ -105,8 +105,8 @@ cdef gf_codec_spec _spec(dict spec) except *:
 cdef class Library:
     """One library of kernels, for the device of an index.
 
-    Addresses, streams and events are integers throughout; nothing checks them. The GIL is released in every call
-    that may take a while.
+    Addresses, streams and events are integers throughout; nothing checks them. The GIL is released in every
+    call that may take a while.
 
     Raises
     ------
@@ -137,9 +137,8 @@ cdef class Library:
 
     cdef _check(self, int error, str what):
         if error:
-            raise DeviceError(
-                f"{self.api.name.decode()}:{self.device}, {what}: {self.api.error_text(error).decode()} ({error})"
-            )
+            text = self.api.error_text(error).decode()
+            raise DeviceError(f"{self.api.name.decode()}:{self.device}, {what}: {text} ({error})")
 
     cdef _here(self):
         """The calling thread's current device becomes this one; returns which it was."""
@@ -303,15 +302,15 @@ cdef class Library:
         cdef gf_codec_spec s = _spec(spec)
         return self.api.scratch_bytes(&s, n)
 
-    def encode(self, dict spec, int dtype, uintptr_t x, uintptr_t residual, size_t n, uint64_t key, uint64_t first,
-               uintptr_t out, uintptr_t size, uintptr_t scratch, uintptr_t stream):
+    def encode(self, dict spec, int dtype, uintptr_t x, uintptr_t residual, size_t n, uint64_t key,
+               uint64_t first, uintptr_t out, uintptr_t size, uintptr_t scratch, uintptr_t stream):
         cdef gf_codec_spec s = _spec(spec)
         cdef size_t room = self.api.scratch_bytes(&s, n)
         cdef int error
         before = self._here()
         with nogil:
-            error = self.api.encode(&s, dtype, <const void *>x, <float *>residual, n, key, first, <uint8_t *>out,
-                                    <uint64_t *>size, <void *>scratch, room, <void *>stream)
+            error = self.api.encode(&s, dtype, <const void *>x, <float *>residual, n, key, first,
+                                    <uint8_t *>out, <uint64_t *>size, <void *>scratch, room, <void *>stream)
         self._back(before)
         self._check(error, "encode")
 
@@ -322,13 +321,14 @@ cdef class Library:
         cdef int error
         before = self._here()
         with nogil:
-            error = self.api.decode(&s, <const uint8_t *>payload, nbytes, <float *>out, n, add, <int32_t *>status,
-                                    <void *>scratch, room, <void *>stream)
+            error = self.api.decode(&s, <const uint8_t *>payload, nbytes, <float *>out, n, add,
+                                    <int32_t *>status, <void *>scratch, room, <void *>stream)
         self._back(before)
         self._check(error, "decode")
 
-    def encode_stepped(self, dict spec, const uint8_t[::1] segments, int dtype, uintptr_t x, uintptr_t residual,
-                       size_t n, uintptr_t out, uintptr_t size, uintptr_t scratch, uintptr_t stream):
+    def encode_stepped(self, dict spec, const uint8_t[::1] segments, int dtype, uintptr_t x,
+                       uintptr_t residual, size_t n, uintptr_t out, uintptr_t size, uintptr_t scratch,
+                       uintptr_t stream):
         cdef gf_codec_spec s = _spec(spec)
         cdef size_t room = self.api.scratch_bytes(&s, n), count = segments.shape[0] // sizeof(gf_segment)
         cdef const gf_segment *table = <const gf_segment *>&segments[0] if count else NULL
@@ -341,8 +341,8 @@ cdef class Library:
         self._back(before)
         self._check(error, "encode_stepped")
 
-    def add_codes(self, dict spec, const uint8_t[::1] segments, uintptr_t payload, size_t nbytes, uintptr_t acc,
-                  size_t n, uintptr_t status, uintptr_t scratch, uintptr_t stream):
+    def add_codes(self, dict spec, const uint8_t[::1] segments, uintptr_t payload, size_t nbytes,
+                  uintptr_t acc, size_t n, uintptr_t status, uintptr_t scratch, uintptr_t stream):
         cdef gf_codec_spec s = _spec(spec)
         cdef size_t room = self.api.scratch_bytes(&s, n), count = segments.shape[0] // sizeof(gf_segment)
         # Not null, which would mean that any segments will do.
@@ -377,8 +377,8 @@ cdef class Library:
                    uintptr_t stream):
         cdef size_t room = self.api.statistics_scratch_bytes(n)
         before = self._here()
-        error = self.api.statistics(<const float *>x, <const float *>residual, n, <double *>out, <void *>scratch,
-                                    room, <void *>stream)
+        error = self.api.statistics(<const float *>x, <const float *>residual, n, <double *>out,
+                                    <void *>scratch, room, <void *>stream)
         self._back(before)
         self._check(error, "statistics")
 
@@ -390,8 +390,10 @@ cdef class Library:
         self._back(before)
         self._check(error, "gather")
 
-    def scatter(self, uintptr_t source, size_t n, float scale, uintptr_t pieces, size_t count, uintptr_t stream):
+    def scatter(self, uintptr_t source, size_t n, float scale, uintptr_t pieces, size_t count,
+                uintptr_t stream):
         before = self._here()
-        error = self.api.scatter(<const float *>source, scale, <const gf_piece *>pieces, count, n, <void *>stream)
+        error = self.api.scatter(<const float *>source, scale, <const gf_piece *>pieces, count, n,
+                                 <void *>stream)
         self._back(before)
         self._check(error, "scatter")

@@ -1,8 +1,8 @@
 """Build the GPU kernels of cuda/: one shared library for each runtime, from the same sources.
 
-`cuda` with nvcc, `hip` with hipcc, `emulated` with the host's compiler over cuda/emulator (for tests: no GPU is
-needed). setup.py calls this; by hand, `python scripts/gpu_build.py emulated` builds one into build/gpu and prints
-its path.
+`cuda` with nvcc, `hip` with hipcc, `emulated` with the host's compiler over cuda/emulator (for tests: no GPU
+is needed). setup.py calls this; by hand, `python scripts/gpu_build.py emulated` builds one into build/gpu and
+prints its path.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class TestEmulated(DeviceConformance):
 
 
 def encoded(bench, spec, x, residual, skip):
-    """Encode arrays that lie `skip` elements behind an aligned address, into a payload as many bytes behind one."""
+    """Encode arrays that lie `skip` elements behind an aligned address, to `skip` bytes behind one."""
     n, device = x.size, bench.device
     most = device.max_encoded_size(spec, n)
     at, left = bench.room(4 * n + 64), bench.room(4 * n + 64)
