@@ -134,8 +134,7 @@ GPU_FN uint32_t encode_group(const EncodeRun &run, const DzGroup &group, uint32_
   }
   const uint32_t bytes = filled ? 4 + w.finish() : 0;
   if (lane() == 0) words[0] = filled;
-  warp_barrier();
-  return bytes;
+  return bytes;  // others read the words behind a barrier of the whole block
 }
 
 // From words in shared memory to any address.

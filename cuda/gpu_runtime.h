@@ -39,7 +39,6 @@ GPU_FN T shuffle_xor(T v, unsigned mask) {
   return gf_emulator::exchange(v, lane() ^ mask);
 }
 GPU_FN uint32_t ballot(bool yes) { return gf_emulator::ballot(yes); }
-GPU_FN void warp_barrier() { gf_emulator::warp_barrier(); }
 GPU_FN uint64_t load_shared_state(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 GPU_FN void store_shared_state(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 GPU_FN unsigned count_bits(uint32_t v) { return (unsigned)__builtin_popcount(v); }
@@ -61,10 +60,6 @@ GPU_FN T shuffle_xor(T v, unsigned mask) {
 }
 // __ballot speaks of all lanes of the hardware's warp, which are 32 or 64.
 GPU_FN uint32_t ballot(bool yes) { return (uint32_t)(__ballot(yes) >> (__lane_id() & 32u)); }
-GPU_FN void warp_barrier() {
-  __threadfence_block();
-  __builtin_amdgcn_wave_barrier();
-}
 #else
 template <typename T>
 GPU_FN T shuffle(T v, unsigned from) {
@@ -75,7 +70,6 @@ GPU_FN T shuffle_xor(T v, unsigned mask) {
   return __shfl_xor_sync(0xffffffffu, v, (int)mask);
 }
 GPU_FN uint32_t ballot(bool yes) { return __ballot_sync(0xffffffffu, yes); }
-GPU_FN void warp_barrier() { __syncwarp(); }
 #endif
 // A word that blocks tell each other by: read and written as a whole, never from a stale cache.
 GPU_FN uint64_t load_shared_state(const uint64_t *p) { return *(const volatile uint64_t *)p; }

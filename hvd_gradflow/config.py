@@ -81,6 +81,10 @@ class Config:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["same"]}
 
 
+# Read by setup.py; they may still be set when a program runs.
+BUILD_VARIABLES = {PREFIX + name for name in ("WITH_CUDA", "WITH_HIP", "BUILD_EXTENSIONS", "ANNOTATE")}
+
+
 def variable(name: str) -> str:
     """Return the environment variable of a setting."""
     return PREFIX + name.upper()
@@ -98,7 +102,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
     kinds = {variable(f.name): f for f in fields(Config)}
     values: dict[str, Any] = {}
     for key, text in environ.items():
-        if not key.startswith(PREFIX):
+        if not key.startswith(PREFIX) or key in BUILD_VARIABLES:
             continue
         if key not in kinds:
             raise ConfigError(

@@ -9,6 +9,6 @@ runtime=$(gcc -print-file-name="${runtimes[$sanitizer]:?expected address or thre
 [ -e "$runtime" ] || { echo "sanitized.sh: gcc has no ${runtimes[$sanitizer]}: install its sanitizers" >&2; exit 1; }
 export GPU_SANITIZER=$sanitizer LD_PRELOAD=$runtime
 # Python frees little at its end. A race or a bad access ends the run.
-export ASAN_OPTIONS=detect_leaks=0:halt_on_error=1
-export TSAN_OPTIONS=halt_on_error=1:exitcode=66
+export ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:allocator_may_return_null=1
+export TSAN_OPTIONS=halt_on_error=1:exitcode=66:allocator_may_return_null=1
 exec "$@"

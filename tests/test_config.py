@@ -23,6 +23,10 @@ def test_variables_of_others_are_left_alone():
     assert load({"HOROVOD_CYCLE_TIME": "1", "GRADFLOWER": "x"}) == Config()
 
 
+def test_variables_of_the_build_are_left_alone():
+    assert load({"GRADFLOW_WITH_CUDA": "1", "GRADFLOW_WITH_HIP": "auto"}) == Config()
+
+
 def test_values_take_the_type_of_their_default():
     found = load({"GRADFLOW_CHUNK_KIB": "64", "GRADFLOW_BUCKET_MIB": "2.5", "GRADFLOW_BACKEND": "numpy"})
     assert (found.chunk_kib, found.bucket_mib, found.backend) == (64, 2.5, "numpy")

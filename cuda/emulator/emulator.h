@@ -37,9 +37,10 @@ class Event;
 
 // Where the calling fiber is.
 const Place &here();
-// Waits for all threads of the block, or of the warp.
+// Waits for all threads of the block.
 void block_barrier();
-void warp_barrier();
+// Orders the memory accesses of threads of different blocks.
+void fence();
 uint32_t ballot(bool yes);
 // Hands in `mine`, gets what lane `from` of the same warp handed in.
 uint64_t exchange_bits(uint64_t mine, unsigned from);
@@ -78,7 +79,7 @@ double seconds_between(Event *begin, Event *end);
 }  // namespace gf_emulator
 
 inline void __syncthreads() { gf_emulator::block_barrier(); }
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence() { gf_emulator::fence(); }
 
 template <typename T>
 T atomicAdd(T *p, T v) {

@@ -22,7 +22,9 @@ void __tsan_acquire(void *address);
 void __tsan_release(void *address);
 }
 #define TSAN(call) call
+constexpr bool kFreshStacks = true;  // or it takes one block's use of a stack and the next one's for a race
 #else
+constexpr bool kFreshStacks = false;
 #define TSAN(call) (void)0
 #endif
 
@@ -30,7 +32,7 @@ namespace gf_emulator {
 namespace {
 
 constexpr unsigned kLanes = 32;
-constexpr size_t kStack = 256 * 1024;
+constexpr size_t kStack = 64 * 1024;
 
 [[noreturn]] void fault(const char *what) {
   fprintf(stderr, "emulated GPU: %s\n", what);
@@ -123,8 +125,10 @@ struct Runner {
   void *tsan_home = nullptr;
   const std::function<void()> *kernel = nullptr;
 
-  ~Runner() {
+  ~Runner() { drop(); }
+  void drop() {
     for (Fiber &f : fibers) munmap(f.stack, kStack);
+    fibers.clear();
   }
   void reserve(unsigned threads) {
     for (size_t i = fibers.size(); i < threads; ++i) {
@@ -176,6 +180,7 @@ uint64_t *meet_warp(const char *kind, uint64_t mine) {
 }
 
 void run_block(unsigned block, unsigned blocks, unsigned threads) {
+  runner.reserve(threads);
   runner.block = Meeting();
   runner.warps.assign(threads / kLanes, Warp());
   for (unsigned i = 0; i < threads; ++i) {
@@ -202,6 +207,7 @@ void run_block(unsigned block, unsigned blocks, unsigned threads) {
     if (!moved) fault("threads of a block wait for some that have ended, or wait elsewhere");
   }
   for (unsigned i = 0; i < threads; ++i) TSAN(__tsan_destroy_fiber(runner.fibers[i].tsan));
+  if (kFreshStacks) runner.drop();
 }
 
 }  // namespace
@@ -214,10 +220,12 @@ void block_barrier() {
   TSAN(__tsan_acquire(&runner.block));
 }
 
-void warp_barrier() {
-  TSAN(__tsan_release(runner.current->warp));
-  meet_warp("barrier", 0);
-  TSAN(__tsan_acquire(runner.current->warp));
+void fence() {
+  static char order;
+  (void)order;
+  TSAN(__tsan_release(&order));
+  TSAN(__tsan_acquire(&order));
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 uint32_t ballot(bool yes) {
@@ -236,7 +244,6 @@ void run_kernel(unsigned blocks, unsigned threads, const std::function<void()> &
   if (threads == 0 || threads % kLanes || threads > 1024)
     fault("a block must have 32 to 1024 threads, whole warps");
   fesetenv(FE_DFL_ENV);  // a GPU does not care how its caller treats denormals
-  runner.reserve(threads);
   runner.kernel = &kernel;
   TSAN(runner.tsan_home = __tsan_get_current_fiber());
   for (unsigned block = 0; block < blocks; ++block) run_block(block, blocks, threads);

@@ -211,7 +211,7 @@ class CudaDevice(GpuDevice):
     name = "cuda"
     build_option = "GRADFLOW_WITH_CUDA"
     compiler = "the CUDA toolkit (nvcc)"
-    driver = "check nvidia-smi, the driver, CUDA_VISIBLE_DEVICES, and that a container is given GPUs"
+    driver = "no driver, or an old one? See nvidia-smi, CUDA_VISIBLE_DEVICES, and what a container is given"
     dlpack_type = 2
 
 
@@ -221,7 +221,5 @@ class HipDevice(GpuDevice):
     name = "hip"
     build_option = "GRADFLOW_WITH_HIP"
     compiler = "hipcc"
-    driver = (
-        "check rocminfo, the driver, HIP_VISIBLE_DEVICES, and that a container is given /dev/kfd and /dev/dri"
-    )
+    driver = "no driver? See rocminfo, HIP_VISIBLE_DEVICES, and whether there are /dev/kfd and /dev/dri"
     dlpack_type = 10
