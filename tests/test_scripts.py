@@ -120,6 +120,7 @@ def test_one_rank_needs_no_launcher(train):
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_equal_seeds_give_equal_weights(train):
     one, other = (train(2, DIGITS, *ONE_PASS, "--seed", "1") for _ in range(2))
     assert one["weights_sha256"] == other["weights_sha256"]

@@ -30,12 +30,13 @@ def test_tape_with_one_thread_for_operations(mpirun):
     all_ok(run, names)
 
 
+@pytest.mark.slow
 def test_tape_on_unequal_nodes(mpirun):
     names = ["sparse_gradients", "not_finite_anywhere", "sum_and_predivide"]
     all_ok(mpirun(3, [HERE / "tf_tape.py", "dropin", *names], timeout=240, env=PAIRS), names)
 
 
-@pytest.mark.parametrize("path", ["dropin", "stock"])
+@pytest.mark.parametrize("path", ["dropin", pytest.param("stock", marks=pytest.mark.slow)])
 def test_process_sets(mpirun, path):
     all_ok(mpirun(3, [HERE / "tf_sets.py", path], timeout=200, env=APART), checks_of(HERE / "tf_sets.py"))
 
@@ -73,7 +74,12 @@ def test_keras_on_torch(mpirun):
 
 @pytest.mark.parametrize(
     ("backend", "names"),
-    [("tensorflow", None), ("torch", ["the_trajectory_is_that_of_late_gradients", "refused"])],
+    [
+        ("tensorflow", None),
+        pytest.param(
+            "torch", ["the_trajectory_is_that_of_late_gradients", "refused"], marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_staleness(mpirun, backend, names):
     names = names or sorted(checks_of(HERE / "keras_stale.py"))

@@ -26,7 +26,7 @@ def test_training(mpirun, path):
     all_ok(run, checks_of(HERE / "torch_training.py"))
 
 
-@pytest.mark.parametrize("path", ["dropin", "stock"])
+@pytest.mark.parametrize("path", ["dropin", pytest.param("stock", marks=pytest.mark.slow)])
 def test_training_on_unequal_nodes(mpirun, path):
     names = [
         "every_codec",
