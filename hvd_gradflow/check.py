@@ -218,7 +218,39 @@ CORE_PROBES = {
     ),
 }
 
-PROBES: tuple[Callable[[], Iterator[Finding]], ...] = (packages, mpi, horovod, core)
+
+def devices() -> Iterator[Finding]:
+    """Devices, built in and plugged in, each asked in a process of its own: a driver may hang or abort."""
+    try:
+        names, broken = python_answer(
+            "from hvd_gradflow.device import devices\nanswer = [devices.names(), devices.broken()]"
+        )
+    except ProbeError as error:
+        yield Finding("devices", "all", False, str(error), "mend what the core lacks first")
+        return
+    for name in names:
+        try:
+            reason, text, codecs = python_answer(DEVICE_PROBE.format(name=name))
+        except ProbeError as error:
+            yield Finding("devices", name, False, str(error))
+            continue
+        detail = reason or f"{text}; kernels for {', '.join(codecs)}"
+        yield Finding("devices", name, not reason, detail)
+    for name, reason in broken.items():
+        yield Finding("devices", name, False, reason)
+    if not names and not broken:
+        yield Finding("devices", "none", False, "gradients are compressed on the CPU")
+
+
+DEVICE_PROBE = (
+    "from hvd_gradflow.device import devices\n"
+    "d = devices.device({name!r})\n"
+    "reason = d.unavailable()\n"
+    "text = None if reason else d.describe()\n"
+    "answer = [reason, text, sorted(d.capabilities().codecs)]"
+)
+
+PROBES: tuple[Callable[[], Iterator[Finding]], ...] = (packages, mpi, horovod, core, devices)
 
 
 def findings() -> list[Finding]:

@@ -6,11 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from hvd_gradflow import __version__
-from hvd_gradflow.bench.arguments import add_commands
-from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.bench.arguments import add_commands, speaks
+from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        if hasattr(arguments, "check"):
+            arguments.check(arguments)
+    except GradflowError as error:
+        # Every rank was given the same words.
+        if speaks():
+            print(f"gradflow: {error}", file=sys.stderr)
+        return 1
+    try:
         return arguments.run(arguments)
     except GradflowError as error:
         print(f"gradflow: {error}", file=sys.stderr)
@@ -39,8 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains once, not once a rank; the parsers of commands are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        if not speaks():
+            sys.exit(2)
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("gradflow", description="Compressed gradient exchange for Horovod jobs.")
+    parser = _Parser("gradflow", description="Compressed gradient exchange for Horovod jobs.")
     parser.add_argument("--version", action="version", version=f"hvd_gradflow {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -54,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     codec.add_argument("--gradients", metavar="FILE", help="on recorded ones: an .npz file of float32 arrays")
     codec.add_argument("--codecs", nargs="+", metavar="NAME", help="which ones (all); NAME:OPTION=VALUE too")
     codec.add_argument("--repeats", type=_positive, metavar="N", help="runs a figure is the median of")
+    codec.add_argument("--device", default="cpu", metavar="NAME", help="where: cuda, cuda:1, ... (cpu)")
     codec.set_defaults(run=_bench_codec)
     add_commands(benches)
 
@@ -80,11 +98,28 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0 if check.works(found) else 1
 
 
+def _check_device(name: str) -> None:
+    """Refuse a device that is not there, before anything is measured."""
+    from hvd_gradflow.device import devices
+
+    kind, known = name.partition(":")[0], devices.names()
+    if kind not in known and kind not in devices.broken():
+        raise unknown_name("device", name, ["cpu", *known])
+    devices.available(name)
+
+
 def _bench_codec(arguments: argparse.Namespace) -> int:
     options: dict[str, Any] = {"megabytes": arguments.megabytes, "codecs": arguments.codecs}
     if arguments.repeats:
         options["repeats"] = arguments.repeats
-    if arguments.gradients:
+    if arguments.device != "cpu":
+        if arguments.gradients:
+            raise ConfigError("--gradients is measured on the CPU: leave --device out")
+        _check_device(arguments.device)
+        from hvd_gradflow.bench.device_codec import run_device_bench
+
+        run_device_bench(arguments.device, json_path=arguments.json, **options)
+    elif arguments.gradients:
         from hvd_gradflow.bench.gradients import run_gradient_bench
 
         run_gradient_bench(arguments.gradients, json_path=arguments.json, **options)

@@ -29,6 +29,10 @@ class UnsupportedError(GradflowError, NotImplementedError):
     """A feature of Horovod that is not carried here, or a build that cannot carry it."""
 
 
+class DeviceError(GradflowError, RuntimeError):
+    """A device's runtime refused or failed: out of memory, an illegal address, a lost device."""
+
+
 def unknown_name(kind: str, name: object, known) -> ConfigError:
     """The one sentence for a name that does not exist, with the list of what does."""
     names = sorted(map(str, known))

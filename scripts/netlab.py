@@ -30,15 +30,21 @@ from lab.slurm import Slurm
 
 __all__ = ["Lab", "LabError", "main"]
 
+EXAMPLE = "netlab.py --nodes 2 --delay 1ms -- python program.py"
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the command's exit code, or 2 where there can be no lab."""
     words = list(sys.argv[1:] if argv is None else argv)
     split = words.index("--") if "--" in words else len(words)
-    options, command = _options().parse_args(words[:split]), words[split + 1 :]
+    parser, command = _options(), words[split + 1 :]
+    options, rest = parser.parse_known_args(words[:split])
     if not command:
-        print("netlab: no command: write it after --", file=sys.stderr)
+        wanted = f"{' '.join(rest)}: " if rest else ""
+        print(f"netlab: {wanted}write the command after --, as in: {EXAMPLE}", file=sys.stderr)
         return 2
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ SYSTEMS = "horovod,ddp,gradflow"
 CODECS = "none,fp16,int8,int4,log4,deadzone"
 TRAIN_CODECS = "none,fp16,int8,log4,deadzone,adaptive,auto"
 RATE_VARIABLE = "NETLAB_RATE"
+# Open MPI, PMIx, MPICH and its like, Horovod on Gloo, SLURM's own.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+_PATIENCE = 5.0  # seconds; rank 0 may have started later
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _BITS = {"": 1, "BIT": 1, "KBIT": 10**3, "MBIT": 10**6, "GBIT": 10**9}
 
@@ -75,6 +79,24 @@ def link_rate(given: int | None, environ: Mapping[str, str] | None = None) -> in
     return given or (rate(text) if text else None)
 
 
+def launch_rank(environ: Mapping[str, str] | None = None) -> int:
+    """Return this process' rank as its launcher says, before MPI runs; 0 where there is none."""
+    environ = os.environ if environ is None else environ
+    found = [environ[name] for name in _RANK_VARIABLES if environ.get(name, "").isdigit()]
+    return int(found[0]) if found else 0
+
+
+def speaks() -> bool:
+    """Return whether this rank is to say what every rank has found wrong.
+
+    The others give rank 0 time to: launchers end a job, rank 0 included, when any of its processes fails.
+    """
+    if launch_rank() == 0:
+        return True
+    time.sleep(_PATIENCE)
+    return False
+
+
 def add_commands(benches: Any) -> None:
     """Add the commands that compare systems between ranks to ``gradflow bench``."""
     allreduce = benches.add_parser(
@@ -95,7 +117,7 @@ def add_commands(benches: Any) -> None:
     allreduce.add_argument("--similarity", type=float, metavar="S", help="what deadzone keeps, as a cosine")
     _measurement(allreduce, 20.0)
     allreduce.add_argument("--plot", metavar="FILE", help="a picture of MB/s over the size (.png)")
-    allreduce.set_defaults(run=_run_allreduce)
+    allreduce.set_defaults(run=_run_allreduce, check=_check_allreduce)
 
     train = benches.add_parser(
         "train", help="one training step: Horovod, torch DDP on Gloo, ours; under mpirun or horovodrun"
@@ -109,7 +131,7 @@ def add_commands(benches: Any) -> None:
     _systems(train, TRAIN_CODECS)
     _measurement(train, 60.0)
     train.add_argument("--plot", metavar="FILE", help="a picture of the times (.png)")
-    train.set_defaults(run=_run_train)
+    train.set_defaults(run=_run_train, check=_check_train)
 
     host = benches.add_parser("host", help="what the engine costs: beside a busy thread, idle, memory")
     host.add_argument("--size", default="64MB", help="of the gradient whose memory is measured (64MB)")
@@ -119,7 +141,7 @@ def add_commands(benches: Any) -> None:
         "--idle-seconds", type=_seconds, default=5.0, help="how long to watch an idle process (5)"
     )
     host.add_argument("--json", metavar="FILE", help="write the result as JSON too")
-    host.set_defaults(run=_run_host)
+    host.set_defaults(run=_run_host, check=_check_host)
 
 
 def _systems(parser: argparse.ArgumentParser, codecs: str) -> None:
@@ -160,6 +182,58 @@ def _seconds(text: str) -> float:
     return number
 
 
+# What the command line alone tells to be wrong is told before anything is loaded or started. All ranks find
+# the same, so that rank 0 says it (cli.py). Files are rank 0's to write.
+
+
+def _check_allreduce(arguments: argparse.Namespace) -> None:
+    from hvd_gradflow.bench.choice import chosen
+    from hvd_gradflow.codec.policy import as_policy
+    from hvd_gradflow.errors import ConfigError
+
+    for text in listed(arguments.sizes):
+        _checked(size, text)
+    chosen(listed(arguments.systems or [SYSTEMS]), listed(arguments.codecs or [CODECS]))
+    if arguments.similarity is not None:
+        as_policy("deadzone", similarity=arguments.similarity)
+    if arguments.data == "normal" and (arguments.model is not None or arguments.one_tensor):
+        raise ConfigError(
+            "--model and --one-tensor belong to recorded gradients: name their file with --data"
+        )
+    _check_files(arguments.json, arguments.plot)
+
+
+def _check_train(arguments: argparse.Namespace) -> None:
+    from hvd_gradflow.bench.choice import chosen
+
+    chosen(_train_systems(arguments), _train_codecs(arguments))
+    _check_files(arguments.json, arguments.plot)
+
+
+def _check_host(arguments: argparse.Namespace) -> None:
+    _checked(size, arguments.size)
+    _check_files(arguments.json)
+
+
+def _check_files(*paths: str | None) -> None:
+    from hvd_gradflow.errors import ConfigError
+
+    for path in filter(None, paths if launch_rank() == 0 else ()):
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise ConfigError(f"{path}: there is no directory {folder}, make it first")
+        if not os.access(path if os.path.exists(path) else folder, os.W_OK) or os.path.isdir(path):
+            raise ConfigError(f"{path}: cannot be written")
+
+
+def _train_systems(arguments: argparse.Namespace) -> list[str]:
+    return listed(arguments.systems or ["horovod/fp32,gradflow" if arguments.model == "small" else SYSTEMS])
+
+
+def _train_codecs(arguments: argparse.Namespace) -> list[str]:
+    return listed(arguments.codecs or ["none" if arguments.model == "small" else TRAIN_CODECS])
+
+
 def _run_allreduce(arguments: argparse.Namespace) -> int:
     from hvd_gradflow.bench.allreduce import run_allreduce_bench
 
@@ -179,11 +253,10 @@ def _run_allreduce(arguments: argparse.Namespace) -> int:
 def _run_train(arguments: argparse.Namespace) -> int:
     from hvd_gradflow.bench.train import run_train_bench
 
-    small = arguments.model == "small"
     run_train_bench(
         arguments.model,
-        systems=listed(arguments.systems or ["horovod/fp32,gradflow" if small else SYSTEMS]),
-        codecs=listed(arguments.codecs or ["none" if small else TRAIN_CODECS]),
+        systems=_train_systems(arguments),
+        codecs=_train_codecs(arguments),
         **_options(arguments),
     )
     return 0

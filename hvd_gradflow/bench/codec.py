@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -80,18 +80,23 @@ def run_codec_bench(
     used = chosen(codecs)
     x = gradient_like(max(1, round(megabytes * 2**20 / 4)))
     rows = [row for c in used for row in _codec_rows(c, x, max(1, repeats))]
-    print_table(rows)
+    print_rows(rows, _COLUMNS)
     if json_path:
-        with open(json_path, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=2)
+        write_rows(rows, json_path)
     return rows
 
 
-def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print rows of :func:`run_codec_bench` as a table."""
-    print("  ".join(f"{name:{align}{width}}" for name, align, width, _ in _COLUMNS))
+def print_rows(rows: list[dict[str, Any]], columns: Sequence[tuple[str, str, int, str]]) -> None:
+    """Print rows as a table; of each column its name, alignment, width and format."""
+    print("  ".join(f"{name:{align}{width}}" for name, align, width, _ in columns))
     for row in rows:
-        print("  ".join(cell(row[name], align, width, kind) for name, align, width, kind in _COLUMNS))
+        print("  ".join(cell(row[name], align, width, kind) for name, align, width, kind in columns))
+
+
+def write_rows(rows: list[dict[str, Any]], path: str) -> None:
+    """Write rows to a file, as JSON."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(rows, file, indent=2)
 
 
 def gradient_like(n: int, seed: int = 0) -> np.ndarray:

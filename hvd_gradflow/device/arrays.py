@@ -19,13 +19,18 @@ _NUMPY_TYPES = {FLOAT32: "<f4", FLOAT64: "<f8", FLOAT16: "<f2", BFLOAT16: "<u2"}
 _DLPACK_DTYPES = {(2, 32): FLOAT32, (2, 64): FLOAT64, (2, 16): FLOAT16, (4, 16): BFLOAT16}
 _DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 _DLPACK_HOST = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost
-_DLPACK_DEVICES = {2: "cuda", 10: "rocm", 13: "cuda (managed)", 8: "metal", 7: "vulkan", 14: "oneapi"}
+_DLPACK_DEVICES = {2: "cuda", 10: "rocm", 8: "metal", 7: "vulkan", 12: "ext", 14: "oneapi"}
+_DLPACK_SAME = {13: 2}  # kDLCUDAManaged lies on a CUDA device
+_UNREADABLE = (
+    "expected host memory. Copy it there first (torch: x.cpu()), or use a device that reads it"
+    " (hvd_gradflow.device.devices; `gradflow check` lists them)"
+)
 _EXPECTED = "expected float16, bfloat16, float32 or float64"
 
 
 @dataclass(eq=False, slots=True)  # not frozen: that makes each cost a microsecond, and there are many
 class ArrayView:
-    """Where the elements of an array lie in host memory; not to be changed.
+    """Where the elements of an array lie; not to be changed.
 
     Attributes
     ----------
@@ -47,6 +52,8 @@ class ArrayView:
     readonly : bool
     owner : object
         Keeps the memory alive.
+    device : str
+        In whose memory the elements lie, if that is not the host's; then only its kernels can use `address`.
     """
 
     address: int
@@ -57,6 +64,7 @@ class ArrayView:
     contiguous: bool
     readonly: bool
     owner: Any
+    device: str = ""
 
     @property
     def dtype_name(self) -> str:
@@ -68,6 +76,7 @@ class ArrayView:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
+        _on_host(self)
         return {
             "version": 3,
             "shape": self.shape,
@@ -78,6 +87,7 @@ class ArrayView:
 
     def numpy(self) -> np.ndarray:
         """Return the same memory as a NumPy array; bfloat16 appears as the uint16 of its bits."""
+        _on_host(self)
         if self.size == 0:
             return np.empty(self.shape, _NUMPY_TYPES[self.dtype])
         return np.asarray(self)
@@ -103,7 +113,7 @@ def view(x: Any) -> ArrayView:
         For anything else: other types, sparse tensors, memory of a GPU.
     """
     if isinstance(x, ArrayView):
-        return x
+        return _on_host(x)
     if isinstance(x, (np.ndarray, np.generic)):
         return _of_numpy(np.asarray(x))
     if hasattr(x, "__dlpack__"):
@@ -112,7 +122,7 @@ def view(x: Any) -> ArrayView:
         array = np.asarray(memoryview(x))
     except (TypeError, ValueError, BufferError) as error:
         raise TypeError(
-            f"{_kind(x)} is no array: expected NumPy, the buffer protocol or DLPack in host memory"
+            f"{kind(x)} is no array: expected NumPy, the buffer protocol or DLPack in host memory"
         ) from error
     return _of_numpy(array)
 
@@ -127,7 +137,15 @@ def contiguous(x: Any) -> ArrayView:
     return ArrayView(packed.ctypes.data, v.size, v.dtype, v.shape, strides, True, False, packed)
 
 
-def _kind(x: Any) -> str:
+def _on_host(x: ArrayView) -> ArrayView:
+    """The view itself, unless it would let the host read a device's address."""
+    if x.device:
+        raise TypeError(f"a view of memory of {x.device}: {_UNREADABLE}")
+    return x
+
+
+def kind(x: Any) -> str:
+    """Return what an object is, for messages."""
     return f"{type(x).__module__}.{type(x).__name__}"
 
 
@@ -150,24 +168,65 @@ def _of_numpy(array: np.ndarray) -> ArrayView:
 
 
 def _of_dlpack(x: Any) -> ArrayView:
-    from hvd_gradflow.device.native import kernels
+    x = _dense(x)
+    place, index = _place(x)
+    if place not in _DLPACK_HOST:
+        raise TypeError(f"{kind(x)} on {_place_name(place, index)}: {_UNREADABLE}")
+    return _look(x)
 
+
+def view_on(x: Any, place: int, index: int, name: str, stream: int) -> ArrayView:
+    """Look at an array in a device's memory, of which only the device can use the address.
+
+    Parameters
+    ----------
+    x : object with DLPack
+    place, index : int
+        DLPack's device type and id where it must lie.
+    name : str
+        What messages call that place.
+    stream : int
+        Handed to ``__dlpack__``, as DLPack counts streams: the array's framework makes it wait for its own
+        work. -1: nobody waits.
+
+    Raises
+    ------
+    TypeError
+        If it is no array of the four float types, or lies elsewhere.
+    """
+    if isinstance(x, ArrayView) and x.device == name:
+        return x
+    if place in _DLPACK_HOST:
+        return view(x)
+    if isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "__dlpack__"):
+        raise TypeError(f"{kind(x)} is in the host's memory: expected an array on {name}, by DLPack")
+    x = _dense(x)
+    found, at = _place(x)
+    if (_DLPACK_SAME.get(found, found), at) != (place, index):
+        raise TypeError(f"{kind(x)} on {_place_name(found, at)}: expected one on {name}; copy it there first")
+    seen = _look(x, stream=stream)
+    seen.device = name
+    return seen
+
+
+def _dense(x: Any) -> Any:
+    """The tensor itself, without its gradient's graph; sparse ones are refused."""
     if getattr(x, "requires_grad", False) and hasattr(x, "detach"):
         x = x.detach()
     layout = getattr(x, "layout", None)  # torch's sparse tensors say so here, in words better than DLPack's
     if layout is not None and str(layout).startswith("torch.sparse"):
-        raise TypeError(f"{_kind(x)} of layout {layout}: expected a dense tensor (pass its values)")
-    device = _device_type(x)
-    if device not in _DLPACK_HOST:
-        where = _DLPACK_DEVICES.get(device, "another device")
-        raise TypeError(
-            f"{_kind(x)} on {where} (DLPack device type {device}): expected host memory; copy it there first"
-        )
-    capsule = _capsule(x)
+        raise TypeError(f"{kind(x)} of layout {layout}: expected a dense tensor (pass its values)")
+    return x
+
+
+def _look(x: Any, **options: Any) -> ArrayView:
+    from hvd_gradflow.device.native import kernels
+
+    capsule = _capsule(x, options)
     address, _, code, bits, lanes, shape, strides, readonly = kernels().dlpack_fields(capsule)
     dtype = _DLPACK_DTYPES.get((code, bits)) if lanes == 1 else None
     if dtype is None:
-        raise TypeError(f"{_kind(x)} of {_DLPACK_KINDS.get(code, f'type {code}:')}{bits}: {_EXPECTED}")
+        raise TypeError(f"{kind(x)} of {_DLPACK_KINDS.get(code, f'type {code}:')}{bits}: {_EXPECTED}")
     size = 1
     packed: list[int] = []
     for extent in reversed(shape):
@@ -181,20 +240,35 @@ def _of_dlpack(x: Any) -> ArrayView:
     )
 
 
-def _device_type(x: Any) -> int:
+def _place(x: Any) -> tuple[int, int]:
+    """DLPack's device type and id."""
     if not hasattr(x, "__dlpack_device__"):
-        return _DLPACK_HOST[0]
+        return _DLPACK_HOST[0], 0
     try:
-        return int(x.__dlpack_device__()[0])
+        place, index = x.__dlpack_device__()
+        return int(place), int(index)
     except (BufferError, RuntimeError, ValueError, NotImplementedError) as error:
-        raise TypeError(f"{_kind(x)} is on no device that DLPack knows: {error}") from error
+        raise TypeError(f"{kind(x)} is on no device that DLPack knows: {error}") from error
 
 
-def _capsule(x: Any) -> Any:
+def _place_name(place: int, index: int) -> str:
+    if place in _DLPACK_HOST:
+        return "the host"
+    name = _DLPACK_DEVICES.get(_DLPACK_SAME.get(place, place), "a device")
+    return f"{name}:{index} (DLPack device type {place})"
+
+
+def _capsule(x: Any, options: dict[str, Any]) -> Any:
     try:
         try:
-            return x.__dlpack__(max_version=(1, 0))
+            return x.__dlpack__(max_version=(1, 0), **options)
         except TypeError:  # an exporter from before DLPack 1.0
-            return x.__dlpack__()
+            return x.__dlpack__(**options)
+    except TypeError as error:
+        if not options:
+            raise
+        raise TypeError(
+            f"{kind(x)}: its __dlpack__() takes no stream, so nobody knows when it is written: {error}"
+        ) from error
     except (BufferError, RuntimeError, ValueError, NotImplementedError) as error:
-        raise TypeError(f"{_kind(x)} does not hand out its memory by DLPack: {error}") from error
+        raise TypeError(f"{kind(x)} does not hand out its memory by DLPack: {error}") from error

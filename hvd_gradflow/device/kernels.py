@@ -65,3 +65,57 @@ KERNELS = (
         "Key of one payload's stochastic rounding.",
     ),
 )
+
+# Of a device (hvd_gradflow.device.device). Addresses are the device's, and of contiguous memory; all run on
+# `stream` after the call has returned, allocate nothing, and give the same bytes as those above.
+DEVICE_KERNELS = (
+    Kernel(
+        "encode",
+        ("spec", "x", "residual", "n", "key", "first", "dtype", "out", "size", "scratch", "stream"),
+        "Encode n elements of dtype (float32, float16 or bfloat16, converted to float32) at x, plus the "
+        "float32 at residual (then what was lost; 0: none), into out; write the payload's bytes, a uint64, "
+        "to size. key and first as for the backends; dtype goes into the header.",
+    ),
+    Kernel(
+        "decode",
+        ("spec", "payload", "nbytes", "out", "n", "add", "status", "scratch", "stream"),
+        "Check a payload of nbytes bytes and write its gf_wire_status, an int32, to status; only where that "
+        "is 0, decode it into n float32 at out, or add it to them.",
+    ),
+    # Of codecs with steps; ends (uint64) and steps (float32) are arrays of the host, as for the backends.
+    Kernel(
+        "encode_stepped",
+        (
+            *("spec", "ends", "steps", "x", "residual", "n", "dtype", "out", "size"),
+            *("scratch", "stream"),
+        ),
+        "Encode like encode, with these steps.",
+    ),
+    Kernel(
+        "add_codes",
+        ("spec", "ends", "steps", "payload", "nbytes", "acc", "n", "status", "scratch", "stream"),
+        "Check like decode, the steps too; then add the payload's integers to n float32 at acc.",
+    ),
+    Kernel(
+        "encode_codes",
+        ("spec", "ends", "steps", "codes", "n", "dtype", "out", "size", "scratch", "stream"),
+        "Encode n integers (as float32), which decode to themselves times the steps.",
+    ),
+    Kernel(
+        "statistics",
+        ("x", "residual", "n", "out", "scratch", "stream"),
+        "Write two doubles to out: what energy gives of n float32 at x, and at residual (0, if that is 0).",
+    ),
+    # pieces: the address of count records of memory.PIECE, in the device's memory; one launch, however many.
+    Kernel(
+        "gather",
+        ("pieces", "count", "target", "n", "finite", "stream"),
+        "Convert count tensors to float32 and put them into a bucket of n float32 at target, +0 between "
+        "them; write 1 to finite, an int32, if all elements are, else 0.",
+    ),
+    Kernel(
+        "scatter",
+        ("source", "n", "scale", "pieces", "count", "stream"),
+        "Write the bucket's elements times scale (float32) to the tensors, rounded to nearest even.",
+    ),
+)

@@ -43,6 +43,9 @@ class Delay(Generic[S]):
         self._steps = steps
         self._under_way: deque[tuple[int, S]] = deque()
 
+    def __len__(self) -> int:
+        return len(self._under_way)
+
     def push(self, step: S, joins: int) -> S | None:
         """Take in the step that ends now; returns the one that is due, or None while there is none.
 

@@ -190,13 +190,18 @@ class Undecided:
         return self._text
 
 
+def _rounded(value: float, digits: int) -> str:
+    """A number with so many digits that count, and never as 1.4e+02."""
+    return f"{float(f'{value:.{digits}g}'):.15g}"
+
+
 def _measured(profile: Profile, codecs: Sequence[Any]) -> str:
     """What was measured, in words."""
-    times = ", ".join(f"{c.name} {1e3 * profile.seconds(c, SHOWN):.3g}" for c in codecs)
+    times = ", ".join(f"{c.name} {_rounded(1e3 * profile.seconds(c, SHOWN), 3)}" for c in codecs)
     fit = profile.fits[codecs[0]]
-    rate = f" and {1e-6 / fit.per_byte:.3g} MB/s" if fit.per_byte > 0.0 else ""
+    rate = f" and {_rounded(1e-6 / fit.per_byte, 3)} MB/s" if fit.per_byte > 0.0 else ""
     return (
-        f"{profile.where}, {codecs[0].name} {1e3 * fit.latency:.2g} ms{rate}; "
+        f"{profile.where}, {codecs[0].name} {_rounded(1e3 * fit.latency, 2)} ms{rate}; "
         f"{SHOWN >> 20} MiB are predicted to take (ms) {times}"
     )
 
@@ -211,5 +216,5 @@ def _chosen(table: dict[str, Any], specs: Sequence[TensorSpec], buckets: Sequenc
         where = f" in {count} bucket{'s' if count > 1 else ''}" if count else ""
         span = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
         size = sum(sizes[name] for name in names)
-        parts.append((size, f"{codec.name} for {size / 1e6:.3g} MB{where} ({span})"))
+        parts.append((size, f"{codec.name} for {_rounded(size / 1e6, 3)} MB{where} ({span})"))
     return ", ".join(text for _, text in sorted(parts, reverse=True))

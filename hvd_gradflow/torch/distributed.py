@@ -48,7 +48,8 @@ def DistributedOptimizer(
     since travel: on a slow network a step takes the longer of computing and communicating, not both. In the
     first k steps gradients are zero and the wrapped optimizer is not called. ``drain()`` applies what is left
     at the end. What is under way is not part of ``state_dict()``: who continues from a checkpoint that was
-    saved without ``drain()`` has lost the gradients of k steps, and begins with k steps that apply nothing.
+    saved without ``drain()`` has lost the gradients of k steps, and begins with k steps that apply nothing; a
+    warning says so once.
 
     Parameters
     ----------
@@ -177,6 +178,7 @@ def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
         methods += [_allreduce_grad_async, _grouped_allreduce_grad_async, load_state_dict]
         methods.append(staleness.synchronize if exchange.max_staleness else synchronize)
     if exchange is not None and exchange.max_staleness:
+        methods.append(staleness.state_dict_by(cls.state_dict))
         cls.step = staleness.step_by(horovods_step)
         vars(cls.step)["hooked"] = True
     for method in methods:
@@ -205,6 +207,7 @@ def synchronize(self: Any) -> None:
         if isinstance(handle, _Members):
             del self._handles[group]
             self._handles.update(zip(group, handle, strict=True))
+    staleness.refuse_missing(self)
     self.gradflow.agree_on_sparse()
     _Stock.synchronize(self)
 

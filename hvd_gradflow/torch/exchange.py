@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +22,7 @@ from hvd_gradflow.torch.choice import Choice
 from hvd_gradflow.torch.tensors import fetch, host_view, numpy_state, spec_of, torch_state
 
 _said: list[str] = []  # whose change was warned about: once a process
+_said_of_loss: list[str] = []  # when steps were lost, likewise
 
 
 class GradientExchange:
@@ -87,6 +90,9 @@ class GradientExchange:
         self.max_staleness = max_staleness
         self.applies = False
         self._delay: Delay[dict[torch.Tensor, Callable[..., Any]]] = Delay(max_staleness)
+        if max_staleness:
+            # Called when the optimizer is dropped or the program ends; its arguments must not keep it alive.
+            weakref.finalize(self, _warn_of_loss, self._delay, "the optimizer or the program ended")
         self.sent_by_horovod: Counter[str] = Counter()
         self._sparse: set[torch.Tensor] = set()
         self._agreed = -1  # joins so far when the ranks last agreed on what is sparse
@@ -153,6 +159,10 @@ class GradientExchange:
         if step is not None:
             _put(step)
         return step is not None
+
+    def warn_if_under_way(self, when: str) -> None:
+        """Warn, once a process, if there are steps that were not applied."""
+        _warn_of_loss(self._delay, when)
 
     def drop(self) -> None:
         """Wait for all that is under way, and forget it."""
@@ -242,6 +252,20 @@ def _warn_of_change(name: str) -> None:
             "the gradient of %r was changed between backward() and step(), while it was being reduced: clip"
             " or scale after optimizer.synchronize(), then step() within optimizer.skip_synchronize()",
             name,
+        )
+
+
+def _warn_of_loss(delay: Delay[Any], when: str) -> None:
+    failed = (
+        getattr(sys, "last_type", None) is not None
+    )  # an exception ends the program: it has other worries
+    if len(delay) and not _said_of_loss and not failed:
+        _said_of_loss.append(when)
+        events.warn(
+            "%s while the gradients of %d step(s) were under way, which nothing will apply: call"
+            " optimizer.drain() on every rank before",
+            when,
+            len(delay),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hvd_gradflow.errors import GradflowError, UnsupportedError
 
+_NAMED = 5  # parameters in a message
 _NEAR = (
     8  # frames between a GradScaler and the optimizer that it calls: wrappers of torch's and of schedulers
 )
@@ -28,6 +29,7 @@ def synchronize(self: Any) -> None:
         )
     for group in [g for g in self._handles if isinstance(g, tuple)]:
         self._handles.update(zip(group, self._handles.pop(group)[0], strict=True))
+    refuse_missing(self)
     for p in self._requires_update:
         if self._handles.get(p, (None, None))[0] is None:
             self._handles[p] = self._allreduce_grad_async(p)
@@ -39,6 +41,34 @@ def synchronize(self: Any) -> None:
         self._group_counts[group] = 0
     self.gradflow.end_step(waits)
     self._synchronized = True
+
+
+def refuse_missing(self: Any) -> None:
+    """Refuse gradients that were under way and are gone, on which Horovod fails with an AttributeError.
+
+    Raises
+    ------
+    GradflowError
+        Naming the parameters.
+    """
+    under_way = [p for p, (handle, _) in self._handles.items() if handle is not None]
+    gone = [p for p in under_way if not isinstance(p, tuple) and p.grad is None]  # a tuple: Horovod's groups
+    if gone:
+        names = ", ".join(self._parameter_names[p] for p in gone[:_NAMED]) + ", ..." * (len(gone) > _NAMED)
+        raise GradflowError(
+            f"the gradient of {names} was set to None between backward() and step(), while it was being"
+            " reduced: do so after optimizer.synchronize(), then step() within optimizer.skip_synchronize()"
+        )
+
+
+def state_dict_by(inherited: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method ``state_dict`` that warns of what it does not hold."""
+
+    def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.gradflow.warn_if_under_way("state_dict() was called")
+        return inherited(self, *args, **kwargs)
+
+    return state_dict
 
 
 def step_by(horovods_step: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,11 +25,16 @@ def rate_of(text: str | int | None) -> int | None:
 
 
 def delay_of(text: str | float) -> float:
-    """Return seconds: ``"1ms"``, ``"200us"``, ``"0.001s"``, or a number of seconds."""
+    """Return seconds: ``"1ms"``, ``"200us"``, ``"0.001s"``, or a number of seconds, which is no text.
+
+    A text without a unit is refused unless it is ``"0"``: who writes 1 rarely means a second.
+    """
     found = re.fullmatch(r"([0-9.e-]+)\s*(us|ms|s)?", str(text).lower())
     number = _number(found[1]) if found else None
     if not found or number is None or not 0 <= number * TIMES[found[2] or "s"] <= 10:
         raise LabError(f"delay {text!r}: expected something like 1ms, 200us or 0.001s; at most 10s")
+    if isinstance(text, str) and number and not found[2]:
+        raise LabError(f"delay {text!r} has no unit: write {text}ms, {text}us or {text}s")
     return number * TIMES[found[2] or "s"]
 
 

@@ -1,11 +1,12 @@
 """Sizes, rates and lists, as they are written on the command line."""
 
 import argparse
+import sys
 
 import pytest
 
 from hvd_gradflow import cli
-from hvd_gradflow.bench.arguments import link_rate, listed, rate, size
+from hvd_gradflow.bench.arguments import launch_rank, link_rate, listed, rate, size
 from hvd_gradflow.bench.choice import chosen
 from hvd_gradflow.errors import ConfigError
 
@@ -85,3 +86,45 @@ def test_what_does_not_exist_is_named(systems, codecs, words):
 def test_an_error_is_one_sentence(words, said, capsys):
     assert cli.main(["bench", *words]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_the_rank_is_the_launchers():
+    assert launch_rank({}) == 0 == launch_rank({"SLURM_PROCID": ""})
+    assert launch_rank({"OMPI_COMM_WORLD_RANK": "3", "SLURM_PROCID": "0"}) == 3
+    assert launch_rank({"PMI_RANK": "2"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["allreduce", "--sizes", "4KB,3B"], "3B: expected a multiple of 4 bytes"),
+        (["allreduce", "--codecs", "int9"], "unknown codec 'int9'"),
+        (["allreduce", "--similarity", "7"], "similarity"),
+        (["allreduce", "--model", "cnn"], "name their file with --data"),
+        (["allreduce", "--plot", "/no/such/place.png"], "there is no directory /no/such"),
+        (["train", "--systems", "mxnet"], "unknown system 'mxnet'"),
+        (["train", "--json", "/"], "/: cannot be written"),
+        (["host", "--size", "3B"], "3B: expected a multiple of 4 bytes"),
+    ],
+)
+def test_wrong_options_are_told_once_and_before_anything_is_loaded(words, said, monkeypatch, capsys):
+    for module in ("torch", "mpi4py", "horovod", "matplotlib"):
+        monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
+    assert cli.main(["bench", *words]) == 1
+    assert said in capsys.readouterr().err
+    if "/" in words[-1]:
+        return  # files are rank 0's to write, and to look at
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    assert cli.main(["bench", *words]) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_what_the_parser_refuses_is_told_once(monkeypatch, capsys):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    for rank, said in (("0", "--seconds"), ("1", "")):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["bench", "train", "--seconds", "-1"])
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err if said else capsys.readouterr().err == ""

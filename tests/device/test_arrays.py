@@ -125,7 +125,7 @@ class Elsewhere:
         (torch.zeros(3, dtype=torch.complex64), "complex64"),
         (torch.zeros(3, dtype=torch.bool), "bool8"),
         (torch.eye(3).to_sparse(), "layout torch.sparse_coo"),
-        (Elsewhere(), "on cuda .*expected host memory"),
+        (Elsewhere(), r"on cuda:0 \(DLPack device type 2\): expected host memory.*device that reads it"),
         ([1.0, 2.0], "list is no array"),
         (3.5, "float is no array"),
         (None, "NoneType is no array"),

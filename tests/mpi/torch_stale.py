@@ -10,8 +10,9 @@ from torch import nn
 from torch_common import check, clone, distributed, main, raises, same_weights, stock
 
 import hvd_gradflow.torch as hvd
+from hvd_gradflow import events
 from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
-from hvd_gradflow.torch import Compression
+from hvd_gradflow.torch import Compression, exchange
 
 STEPS = 10
 
@@ -181,6 +182,46 @@ def ranks_join(path):
     for t in range(4):
         take(model, opt, t)
         same_weights(model)
+
+
+@check
+def gradients_that_are_gone(path):
+    """Set to None while they are under way: a sentence, with and without staleness, and with groups."""
+    for options in ({}, {"max_staleness": 1}, {"groups": 2}):
+        model = network()
+        opt = distributed(path, model, sgd(model), "int8", **options)
+        take(model, opt, 0)
+        loss(model, 1, hvd.rank()).backward()
+        kept, model[2].bias.grad = model[2].bias.grad, None
+        with raises(GradflowError, "the gradient of 2.bias was set to None between backward() and step()"):
+            opt.step()
+        model[2].bias.grad = kept
+        opt.step()
+        opt.gradflow.drop()
+
+
+@check
+def what_is_lost_is_told_once(path):
+    """By state_dict() here; test_torch.py looks for what the end of the program says."""
+    said = []
+    end = events.subscribe(lambda kind, fields: said.append(fields["message"]) if kind == "warning" else None)
+    model = network()
+    opt = distributed(path, model, sgd(model), max_staleness=2)
+    exchange._said_of_loss.clear()  # by the checks before
+    opt.state_dict()
+    assert said == [], "nothing is under way yet"
+    for t in range(3):
+        take(model, opt, t)
+    opt.state_dict()
+    opt.state_dict()
+    words = "state_dict() was called while the gradients of 2 step(s) were under way"
+    assert len(said) == 1 and words in said[0] and "optimizer.drain()" in said[0], said
+    opt.drain()
+    exchange._said_of_loss.clear()
+    opt.state_dict()
+    assert len(said) == 1, "nothing is under way any more"
+    end()
+    take(model, opt, 3)  # and the program ends
 
 
 @check
