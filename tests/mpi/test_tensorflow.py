@@ -23,6 +23,7 @@ def test_tape(mpirun, path):
     all_ok(mpirun(2, [HERE / "tf_tape.py", path], timeout=280, env=APART), checks_of(HERE / "tf_tape.py"))
 
 
+@pytest.mark.slow
 def test_tape_with_one_thread_for_operations(mpirun):
     """No operation of ours may hold the only thread while another rank waits for one behind it."""
     names = ["two_tapes_in_one_function", "sparse_gradients", "one_large_among_small"]
@@ -93,8 +94,13 @@ def test_staleness(mpirun, backend, names):
         ("other_variables", "eager", {}, r"extra"),
         ("other_size", "graph", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
         ("never", "graph", {"GRADFLOW_SUBMIT_TIMEOUT": "4"}, r"ranks \[1\] have not submitted"),
-        ("stopped", "graph", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
-        ("crash", "graph", {}, r"rank 1 ended with RuntimeError: out of data"),
+        pytest.param(
+            *("stopped", "graph", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("crash", "graph", {}, r"rank 1 ended with RuntimeError: out of data"), marks=pytest.mark.slow
+        ),
         ("not_initialised", "graph", {}, r"Horovod is not initialised: call hvd.init\(\) first"),
     ],
 )
@@ -109,6 +115,7 @@ def test_callbacks_states_and_layers(mpirun, program):
     all_ok(mpirun(2, [HERE / program], timeout=280, env=APART), checks_of(HERE / program))
 
 
+@pytest.mark.slow
 def test_callbacks_on_torch(mpirun):
     names = ["broadcast_after_first_batch", "local_variables_stay", "metrics_are_averaged", "warmup"]
     env = {**APART, "KERAS_BACKEND": "torch"}
