@@ -95,11 +95,14 @@ def test_staleness(mpirun, backend, names):
         ("other_size", "graph", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
         ("never", "graph", {"GRADFLOW_SUBMIT_TIMEOUT": "4"}, r"ranks \[1\] have not submitted"),
         pytest.param(
-            *("stopped", "graph", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
+            "stopped",
+            "graph",
+            {"GRADFLOW_PROGRESS_TIMEOUT": "8"},
+            r"weight.*ranks \[1\] .*silent",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *("crash", "graph", {}, r"rank 1 ended with RuntimeError: out of data"), marks=pytest.mark.slow
+            "crash", "graph", {}, r"rank 1 ended with RuntimeError: out of data", marks=pytest.mark.slow
         ),
         ("not_initialised", "graph", {}, r"Horovod is not initialised: call hvd.init\(\) first"),
     ],
