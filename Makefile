@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
 
-.PHONY: help setup build demo demo-keras train-movielens test test-gpu test-emulated lint format bench bench-gpu clean distclean
+.PHONY: help setup build demo demo-keras train-movielens test test-all test-gpu test-emulated lint format bench bench-gpu clean distclean
 
 help:
 	@echo "make setup | build | demo | demo-keras | train-movielens | test | lint | format | bench | clean | distclean"
@@ -56,11 +56,13 @@ train-movielens: setup
 
 # Tests of one process side by side; those that start ranks two at a time, since they wait for much of theirs; labs, with
 # their links and clocks, one after another.
-test: setup
+# Longer variants of what other tests cover are left to test-all.
+test: VARIANTS ?= and not slow
+test test-all: setup
 ifeq ($(strip $(PYTEST)),)
-	$(PY) -m pytest -m "not mpi and not lab" -n auto
-	$(PY) -m pytest -m "mpi and not lab" -n 2 --durations=15
-	$(PY) -m pytest -m lab --durations=10
+	$(PY) -m pytest -m "not mpi and not lab $(VARIANTS)" -n auto
+	$(PY) -m pytest -m "mpi and not lab $(VARIANTS)" -n 2 --dist worksteal --durations=40
+	$(PY) -m pytest -m "lab $(VARIANTS)" --durations=10
 else
 	$(PY) -m pytest $(PYTEST)
 endif

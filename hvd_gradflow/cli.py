@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from hvd_gradflow import __version__
 from hvd_gradflow.bench.arguments import add_commands, speaks
+from hvd_gradflow.bench.tables import write_json
 from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
 
 
@@ -93,8 +93,7 @@ def _check(arguments: argparse.Namespace) -> int:
     found = check.findings()
     print(check.as_text(found))
     if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(check.as_json(found), file, indent=2)
+        write_json(check.as_json(found), arguments.json)
     return 0 if check.works(found) else 1
 
 

@@ -68,6 +68,7 @@ def test_the_variants_train_alike_on_all_ranks(train):
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_fashion_with_batch_norm(train, small_fashion):
     summary = train(FASHION, "--data", small_fashion, *ONE_PASS, "--max-staleness", "1")
     assert summary["steps"] == 8
@@ -127,6 +128,7 @@ sys.exit(train_digits_keras.main())
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_an_unknown_compression_lists_those_there_are():
     done = mpirun(1, [DIGITS, "--compression", "int9"], timeout=180)
     assert done.returncode not in (0, 124)

@@ -62,7 +62,9 @@ def train(tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("compression", "ratio"), [("log4", 7.0), ("adaptive", 3.5)])
+@pytest.mark.parametrize(
+    ("compression", "ratio"), [pytest.param("log4", 7.0, marks=pytest.mark.slow), ("adaptive", 3.5)]
+)
 def test_the_demo_learns_and_sends_little(train, compression, ratio):
     summary = train(2, DIGITS, "--compression", compression, launch=horovodrun)
     assert summary["accuracy"] >= 0.95
@@ -103,7 +105,7 @@ def test_nothing_leaves_a_node(train):
         ("--optimizer", "adamw"),
         ("--backward-passes", "2", "--max-staleness", "1"),
         ("--amp",),
-        ("--amp", "--stock-horovod"),
+        pytest.param(("--amp", "--stock-horovod"), marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
@@ -120,6 +122,7 @@ def test_one_rank_needs_no_launcher(train):
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_equal_seeds_give_equal_weights(train):
     one, other = (train(2, DIGITS, *ONE_PASS, "--seed", "1") for _ in range(2))
     assert one["weights_sha256"] == other["weights_sha256"]

@@ -6,7 +6,6 @@ python scripts/netlab.py --rate 50mbit -- python -m hvd_gradflow.bench.auto_grid
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.bench.arguments import size as size_of
+from hvd_gradflow.bench.tables import write_json
 from hvd_gradflow.bench.turns import Contender, spread, take_turns
 from hvd_gradflow.bench.world import World, world
 from hvd_gradflow.reduce import Reducer, TensorSpec
@@ -158,8 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ranks.say(HEADING)
         rows = auto_grid(ranks, hvd, options)
         if ranks.leads and options.json:
-            with open(options.json, "w", encoding="utf-8") as file:
-                json.dump(rows, file, indent=2)
+            write_json(rows, options.json)
     return 0
 
 

@@ -8,9 +8,8 @@ training run that lasts.
 from __future__ import annotations
 
 import ast
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from hvd_gradflow import codec as registry
 from hvd_gradflow import device
+from hvd_gradflow.bench.tables import print_rows, write_json
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.errors import ConfigError
@@ -82,21 +82,8 @@ def run_codec_bench(
     rows = [row for c in used for row in _codec_rows(c, x, max(1, repeats))]
     print_rows(rows, _COLUMNS)
     if json_path:
-        write_rows(rows, json_path)
+        write_json(rows, json_path)
     return rows
-
-
-def print_rows(rows: list[dict[str, Any]], columns: Sequence[tuple[str, str, int, str]]) -> None:
-    """Print rows as a table; of each column its name, alignment, width and format."""
-    print("  ".join(f"{name:{align}{width}}" for name, align, width, _ in columns))
-    for row in rows:
-        print("  ".join(cell(row[name], align, width, kind) for name, align, width, kind in columns))
-
-
-def write_rows(rows: list[dict[str, Any]], path: str) -> None:
-    """Write rows to a file, as JSON."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(rows, file, indent=2)
 
 
 def gradient_like(n: int, seed: int = 0) -> np.ndarray:
@@ -149,11 +136,6 @@ def label(codec: Codec) -> str:
     return codec.name + (":" + ",".join(f"{k}={v}" for k, v in changed.items()) if changed else "")
 
 
-def cell(value: Any, align: str, width: int, kind: str) -> str:
-    """Return a value as a cell of a table; a dash where there is none."""
-    return f"{'-' if value is None else format(value, kind):{align}{width}}"
-
-
 def _codec_rows(codec: Codec, x: np.ndarray, repeats: int) -> list[dict[str, Any]]:
     copy = np.zeros_like(x)
     norm = max(float(np.linalg.norm(x.astype(np.float64))), 1e-300)
@@ -193,16 +175,21 @@ def work(op: str, codec: Codec, x: np.ndarray, payload: np.ndarray) -> Callable[
     return lambda: codec.encode(x, residual=residual, key=1, out=out)
 
 
-def alternate(work: Callable[[], Any], copy: Callable[[], Any], repeats: int) -> tuple[float, float]:
+def alternate(
+    work: Callable[[], Any],
+    copy: Callable[[], Any],
+    repeats: int,
+    clock: Callable[[], float] = time.thread_time,
+) -> tuple[float, float]:
     """Return the median seconds of each, run in turn; the first run of each is not counted.
 
-    The seconds are the calling thread's own: what else the machine does counts less.
+    By default the seconds are the calling thread's own: what else the machine does counts less.
     """
     times: tuple[list[float], list[float]] = ([], [])
     for i in range(repeats + 1):
         for function, taken in zip((work, copy), times):
-            start = time.thread_time()
+            start = clock()
             function()
             if i:
-                taken.append(time.thread_time() - start)
+                taken.append(clock() - start)
     return median(times[0]), median(times[1])

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from hvd_gradflow.bench.codec import chosen, gradient_like, label, print_rows, write_rows
+from hvd_gradflow.bench.codec import alternate, chosen, gradient_like, label
+from hvd_gradflow.bench.tables import print_rows, write_json
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.device import Device, Memory, arrays, devices, wire
@@ -78,7 +78,7 @@ def run_device_bench(
     rows = [row for codec in used for row in _rows(Timed(device, name, codec, x), max(1, repeats))]
     print_rows(rows, _COLUMNS)
     if json_path:
-        write_rows(rows, json_path)
+        write_json(rows, json_path)
     return rows
 
 
@@ -151,6 +151,15 @@ class Timed:
         places = (self._status, self._scratch, self.stream)
         self.device.decode(self.codec.spec(), self._payload, self.payload_bytes, out, self.n, add, *places)
 
+    def until_done(self, queue: Callable[[], None]) -> Callable[[], None]:
+        """What queues work, as a call that returns when the stream has ended."""
+
+        def call() -> None:
+            queue()
+            self.stream.synchronize()
+
+        return call
+
     def operations(self) -> dict[str, tuple[Callable[[], None], int]]:
         """Each operation, and the bytes that it cannot help reading and writing."""
         floats, payload = 4 * self.n, self.payload_bytes
@@ -169,7 +178,8 @@ class Timed:
 def _rows(timed: Timed, repeats: int) -> list[dict[str, Any]]:
     rows = []
     for op, (work, moved) in timed.operations().items():
-        seconds, copying = _alternate(timed, work, repeats)
+        calls = timed.until_done(work), timed.until_done(timed.copy)
+        seconds, copying = alternate(*calls, repeats, clock=time.perf_counter)
         rows.append(
             {
                 "codec": label(timed.codec),
@@ -183,16 +193,3 @@ def _rows(timed: Timed, repeats: int) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _alternate(timed: Timed, work: Callable[[], None], repeats: int) -> tuple[float, float]:
-    """Median seconds of `work` and of the copy, in turn, each until the stream has ended."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for i in range(repeats + 1):
-        for queue, taken in zip((work, timed.copy), times):
-            start = time.perf_counter()
-            queue()
-            timed.stream.synchronize()
-            if i:
-                taken.append(time.perf_counter() - start)
-    return median(times[0]), median(times[1])

@@ -7,7 +7,6 @@ stands the least that Gaussian values of the same local energies need at the sam
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow import config, device
-from hvd_gradflow.bench.codec import TARGETS, alternate, cell, chosen, label, work
+from hvd_gradflow.bench.codec import TARGETS, alternate, chosen, label, work
+from hvd_gradflow.bench.tables import cell, write_json
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.errors import ConfigError
@@ -102,8 +102,7 @@ def run_gradient_bench(
         rows.append({**row, **_speed(codec, timed, max(1, repeats))})
         print(_line(rows[-1]), flush=True)
     if json_path:
-        with open(json_path, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=2)
+        write_json(rows, json_path)
     return rows
 
 

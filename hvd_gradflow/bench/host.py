@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import time
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from hvd_gradflow import config
 from hvd_gradflow.bench import data, horovod_ops, ours, report
+from hvd_gradflow.bench.tables import write_json
 from hvd_gradflow.bench.turns import Contender, take_turns
 from hvd_gradflow.bench.world import World, world
 
@@ -68,8 +68,7 @@ def run_host_bench(
         found["memory"] = _memory(ranks, nbytes)
         ranks.say(_as_text(found))
         if json_path and ranks.leads:
-            with open(json_path, "w", encoding="utf-8") as file:
-                json.dump(found, file, indent=2)
+            write_json(found, json_path)
     return found
 
 

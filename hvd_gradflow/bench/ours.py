@@ -77,15 +77,18 @@ def _stream(
 
     places = dict(slices(gradients.layout))
     specs = [TensorSpec(name, (count,), "float32", "dense") for name, count in gradients.layout.items()]
-    stream = reducer.stream(specs, policy, scope=f"bench.{label}")
+    stream = reducer.stream(specs, policy, scope=f"bench.{label}", in_place=True)
+
+    def prepare() -> None:
+        out[:] = gradients.values
 
     def call() -> None:
-        # The last ones first, as a backward pass makes them.
-        handles = {name: stream.submit(name, gradients.values[places[name]]) for name in reversed(places)}
+        # Where they lie, as torch's optimizer has it; the last ones first, as a backward pass makes them.
+        handles = {name: stream.submit(name, out[place]) for name, place in reversed(places.items())}
         for name, handle in handles.items():
             handle.wait(timeout=_PATIENCE, out=out[places[name]])
 
-    return Contender("gradflow", text, call, lambda: out, _handed(reducer))
+    return Contender("gradflow", text, call, lambda: out, _handed(reducer), prepare=prepare)
 
 
 def _handed(reducer: Any) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from hvd_gradflow.bench.codec import cell
 from hvd_gradflow.bench.floor import floor_seconds
+from hvd_gradflow.bench.tables import cell, write_json
 from hvd_gradflow.bench.turns import Contender, spread
 from hvd_gradflow.bench.world import World
 
@@ -138,12 +137,6 @@ def about(world: World, rate: int | None) -> str:
     return said + "; median [quartiles] of the slowest rank"
 
 
-def write_json(path: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows to a file."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(list(rows), file, indent=2)
-
-
 def write_files(
     rows: list[dict[str, Any]],
     json_path: str | None,
@@ -152,6 +145,6 @@ def write_files(
 ) -> None:
     """Write those files that were asked for: the rows, and the picture that `plot` makes of them."""
     if json_path:
-        write_json(json_path, rows)
+        write_json(rows, json_path)
     if plot_path:
         plot(rows, plot_path)

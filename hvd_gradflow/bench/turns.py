@@ -43,6 +43,8 @@ class Contender:
         Bytes of the whole encoded tensor; None where they follow from what was handed over.
     start : callable, optional
         `call` in two: starts the exchange and returns what waits for it.
+    prepare : callable, optional
+        Puts in place what the next call takes; its time is not counted.
     """
 
     system: str
@@ -52,6 +54,7 @@ class Contender:
     handed: Callable[[], int] | None = None
     encoded: int | None = None
     start: Callable[[], Callable[[], object]] | None = None
+    prepare: Callable[[], object] = lambda: None
     samples: list[Sample] = field(default_factory=list)
 
     def encoded_bytes(self, nodes: int) -> float | None:
@@ -113,6 +116,7 @@ def _round(comm: Any, contenders: Sequence[Contender], link: Link) -> float:
 
 
 def _sample(comm: Any, contender: Contender, link: Link) -> Sample:
+    contender.prepare()
     comm.Barrier()
     handed, sent = _read(contender, link)
     comm.Barrier()

@@ -53,7 +53,8 @@ def fit(times: Mapping[int, Sequence[float]]) -> Fit:
     ----------
     times : mapping of int to sequence of float
         Uncompressed bytes to seconds, some of each of one or two sizes. With one size, or where a line would
-        begin below zero, it goes through zero and the larger size; where it would fall, it is level.
+        begin below zero or fall, it goes through zero and the larger size. Where it would fall, something
+        disturbed all of the small ones, and may have disturbed the large ones as much: that is their error.
     """
     sizes = sorted(times)
     small, large = sizes[0], sizes[-1]
@@ -61,7 +62,9 @@ def fit(times: Mapping[int, Sequence[float]]) -> Fit:
     errors = tuple((size, usual(times[size])[1]) for size in sizes)
     if small == large:
         return Fit(0.0, high / large, errors)
-    slope = max(0.0, (high - low) / (large - small))
+    if high < low:
+        return Fit(0.0, high / large, tuple((size, max(error, low - high)) for size, error in errors))
+    slope = (high - low) / (large - small)
     latency = low - slope * small
     return Fit(latency, slope, errors) if latency >= 0.0 else Fit(0.0, high / large, errors)
 

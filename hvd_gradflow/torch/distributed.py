@@ -209,6 +209,7 @@ def synchronize(self: Any) -> None:
             self._handles.update(zip(group, handle, strict=True))
     staleness.refuse_missing(self)
     self.gradflow.agree_on_sparse()
+    self.gradflow.look_for_changes()
     _Stock.synchronize(self)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,17 +11,13 @@ import numpy as np
 import torch
 from horovod.torch import mpi_ops
 
-from hvd_gradflow import events
 from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.frontend import watchdog
 from hvd_gradflow.frontend.delay import Delay
 from hvd_gradflow.frontend.sparse import key_of
-from hvd_gradflow.torch import session, sparse
+from hvd_gradflow.torch import remarks, session, sparse
 from hvd_gradflow.torch.choice import Choice
 from hvd_gradflow.torch.tensors import fetch, host_view, numpy_state, spec_of, torch_state
-
-_said: list[str] = []  # whose change was warned about: once a process
-_said_of_loss: list[str] = []  # when steps were lost, likewise
 
 
 class GradientExchange:
@@ -92,8 +87,9 @@ class GradientExchange:
         self._delay: Delay[dict[torch.Tensor, Callable[..., Any]]] = Delay(max_staleness)
         if max_staleness:
             # Called when the optimizer is dropped or the program ends; its arguments must not keep it alive.
-            weakref.finalize(self, _warn_of_loss, self._delay, "the optimizer or the program ended")
+            weakref.finalize(self, remarks.of_loss, self._delay, "the optimizer or the program ended")
         self.sent_by_horovod: Counter[str] = Counter()
+        self._versions: dict[str, tuple[torch.Tensor, int]] = {}  # of gradients under way
         self._sparse: set[torch.Tensor] = set()
         self._agreed = -1  # joins so far when the ranks last agreed on what is sparse
         self._sequence: Counter[str] = Counter()
@@ -123,21 +119,31 @@ class GradientExchange:
             raise UnsupportedError(
                 f"the gradient of {name!r} has layout {gradient.layout}, expected strided or sparse_coo"
             )
-        view, version = host_view(gradient, parameter.dtype), gradient._version
+        view = host_view(gradient, parameter.dtype)
         handle = self.stream.submit(name, view)
 
         if self.max_staleness:  # it must not keep the gradient, which is copied, for so many steps
             return _Later(handle, parameter.dtype)
+        self._versions[name] = gradient, gradient._version
 
         def wait() -> torch.Tensor:
-            if gradient._version != version:
-                _warn_of_change(name)
             if gradient.data_ptr() != view.address:  # a copy, or its memory is another now
                 return fetch(handle, gradient, parameter.dtype)
             handle.wait(out=view)
             return gradient
 
         return wait
+
+    def look_for_changes(self) -> None:
+        """Warn of a gradient that was changed since it was submitted; before any result is put in place.
+
+        Afterwards nothing can be told: gradients that are parts of one tensor, as those of ``torch.cat``'s
+        inputs, count their changes together.
+        """
+        for name, (gradient, version) in self._versions.items():
+            if gradient._version != version:
+                remarks.of_change(name)
+        self._versions.clear()
 
     def end_step(self, waits: dict[torch.Tensor, Callable[..., Any]]) -> None:
         """End a step with staleness: put the gradients that are due in place, or zeros while none are.
@@ -162,10 +168,11 @@ class GradientExchange:
 
     def warn_if_under_way(self, when: str) -> None:
         """Warn, once a process, if there are steps that were not applied."""
-        _warn_of_loss(self._delay, when)
+        remarks.of_loss(self._delay, when)
 
     def drop(self) -> None:
         """Wait for all that is under way, and forget it."""
+        self._versions.clear()
         while (step := self._delay.take()) is not None:
             for wait in step.values():
                 wait()
@@ -243,30 +250,6 @@ class GradientExchange:
         plain = gradient._values().nbytes + gradient._indices().nbytes
         others = self.reducer.size - 1
         session.on_horovods_wire(self.sent_by_horovod, sent * others, plain * others)
-
-
-def _warn_of_change(name: str) -> None:
-    if not _said:
-        _said.append(name)
-        events.warn(
-            "the gradient of %r was changed between backward() and step(), while it was being reduced: clip"
-            " or scale after optimizer.synchronize(), then step() within optimizer.skip_synchronize()",
-            name,
-        )
-
-
-def _warn_of_loss(delay: Delay[Any], when: str) -> None:
-    failed = (
-        getattr(sys, "last_type", None) is not None
-    )  # an exception ends the program: it has other worries
-    if len(delay) and not _said_of_loss and not failed:
-        _said_of_loss.append(when)
-        events.warn(
-            "%s while the gradients of %d step(s) were under way, which nothing will apply: call"
-            " optimizer.drain() on every rank before",
-            when,
-            len(delay),
-        )
 
 
 class _Later:

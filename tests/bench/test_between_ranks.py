@@ -67,11 +67,11 @@ def test_allreduce(bench, tmp_path):
 def test_allreduce_of_recorded_gradients_on_one_node(bench):
     words = ("allreduce", "--sizes", "64KB", "--systems", "gradflow", "--codecs", "none,log4")
     rows, said = bench(
-        *(*words, "--data", "tests/data/gradients.npz", "--model", "cnn", "--seconds", "0.01"),
+        *(*words, "--data", "tests/data/gradients.npz", "--model", "cnn", "--seconds", "1e-9"),
         env={"GRADFLOW_RANKS_PER_NODE": "0"},
     )
     assert [row["repeats"] for row in rows] == [3] * 2
-    assert "64KB: 3 runs only" in said
+    assert "64KB: 3 runs only" in said  # the least, however little time there is
     for row in rows:
         assert row["relative_error"] < 1e-7  # within a node nothing is encoded
         assert (row["nodes"], row["link_bytes"], row["floor_seconds"], row["raw_mpi_seconds"]) == (

@@ -30,8 +30,9 @@ def test_figures_are_ratios_of_rows(cases):
     rows[-1]["raw_mpi_fraction"] = 0.96
     assert figures(cases["link"], rows) == [(0.96, False), (4.0, True), (20.0, True)]
     rows = [row("horovod", "fp16", 6.0), row("gradflow", "deadzone", 0.5)]
-    assert figures(cases["thin-plain"], rows) == [(12.0, False)]
-    assert figures(cases["thin-text"], rows) == [(12.0, True)]
+    rows.append(row("gradflow", "deadzone:error_feedback=False", 0.25))
+    assert figures(cases["thin-plain"], rows) == [(12.0, False), (24.0, True)]
+    assert figures(cases["thin-text"], rows) == [(12.0, True), (24.0, True)]
     rows = [row("horovod", "fp32", 2.0, link_bytes=64e6), row("gradflow", "log4", 0.1, link_bytes=8e6)]
     assert figures(cases["nodes-of-two"], rows) == [(20.0, True), (8.0, False)]
     assert figures(cases["four-nodes"], [row("gradflow", "log4", 1, floor_fraction=0.8)]) == [(0.8, True)]

@@ -43,3 +43,10 @@ def test_what_scatters_is_less_certain_and_more_so_far_away():
     found = fit({SMALL: [1.0e-3, 1.1e-3, 1.3e-3], LARGE: [10e-3, 11e-3, 14e-3]})
     assert 0.0 < found.error(LARGE) < found.error(16 * LARGE)
     assert found.error(LARGE) == pytest.approx(1e-3 / 3**0.5)
+
+
+def test_a_time_that_falls_with_the_size_is_doubted():
+    found = fit({1 << 16: [0.005] * 3, 1 << 22: [0.002] * 3})
+    assert found.seconds(1 << 22) == pytest.approx(0.002) and found.seconds(1 << 24) == pytest.approx(0.008)
+    assert found.error(1 << 22) >= 0.003 and found.error(1 << 24) >= 0.012
+    assert fit({1 << 16: [0.002] * 3, 1 << 22: [0.002] * 3}).error(1 << 22) == 0.0

@@ -120,7 +120,7 @@ def test_output_and_exit_code_pass_and_bytes_are_printed(possible):
         (["--delay", "1h", "--", "true"], "delay '1h': expected something like 1ms"),
         (["--mtu", "100", "--", "true"], "mtu 100: expected 576 to 9000 bytes"),
         (["--congestion", "magic", "--", "true"], "congestion control 'magic': this kernel has"),
-        (["--nodes", "2"], "no command: write it after --"),
+        (["--nodes", "2"], "write the command after --"),
     ],
 )
 def test_a_wrong_option_is_one_line(words, sentence):

@@ -25,7 +25,9 @@ def well(
     return run
 
 
-@pytest.mark.parametrize(("ranks", "per_node"), [(2, 1), (3, 1), (3, 2), (4, 2)])
+@pytest.mark.parametrize(
+    ("ranks", "per_node"), [(2, 1), pytest.param(3, 1, marks=pytest.mark.slow), (3, 2), (4, 2)]
+)
 def test_values(ranks, per_node):
     well(VALUES, ranks, per_node, checks=39)
 
@@ -43,7 +45,7 @@ def test_backends_give_the_same_bits():
     assert len(bits) == 1
 
 
-@pytest.mark.parametrize(("ranks", "per_node"), [(2, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize(("ranks", "per_node"), [(2, 1), pytest.param(3, 1, marks=pytest.mark.slow), (3, 2)])
 def test_streams(ranks, per_node):
     well(STREAMS, ranks, per_node, checks=36)
 

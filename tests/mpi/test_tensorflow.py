@@ -23,6 +23,7 @@ def test_tape(mpirun, path):
     all_ok(mpirun(2, [HERE / "tf_tape.py", path], timeout=280, env=APART), checks_of(HERE / "tf_tape.py"))
 
 
+@pytest.mark.slow
 def test_tape_with_one_thread_for_operations(mpirun):
     """No operation of ours may hold the only thread while another rank waits for one behind it."""
     names = ["two_tapes_in_one_function", "sparse_gradients", "one_large_among_small"]
@@ -30,12 +31,13 @@ def test_tape_with_one_thread_for_operations(mpirun):
     all_ok(run, names)
 
 
+@pytest.mark.slow
 def test_tape_on_unequal_nodes(mpirun):
     names = ["sparse_gradients", "not_finite_anywhere", "sum_and_predivide"]
     all_ok(mpirun(3, [HERE / "tf_tape.py", "dropin", *names], timeout=240, env=PAIRS), names)
 
 
-@pytest.mark.parametrize("path", ["dropin", "stock"])
+@pytest.mark.parametrize("path", ["dropin", pytest.param("stock", marks=pytest.mark.slow)])
 def test_process_sets(mpirun, path):
     all_ok(mpirun(3, [HERE / "tf_sets.py", path], timeout=200, env=APART), checks_of(HERE / "tf_sets.py"))
 
@@ -73,7 +75,12 @@ def test_keras_on_torch(mpirun):
 
 @pytest.mark.parametrize(
     ("backend", "names"),
-    [("tensorflow", None), ("torch", ["the_trajectory_is_that_of_late_gradients", "refused"])],
+    [
+        ("tensorflow", None),
+        pytest.param(
+            "torch", ["the_trajectory_is_that_of_late_gradients", "refused"], marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_staleness(mpirun, backend, names):
     names = names or sorted(checks_of(HERE / "keras_stale.py"))
@@ -87,8 +94,16 @@ def test_staleness(mpirun, backend, names):
         ("other_variables", "eager", {}, r"extra"),
         ("other_size", "graph", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
         ("never", "graph", {"GRADFLOW_SUBMIT_TIMEOUT": "4"}, r"ranks \[1\] have not submitted"),
-        ("stopped", "graph", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
-        ("crash", "graph", {}, r"rank 1 ended with RuntimeError: out of data"),
+        pytest.param(
+            "stopped",
+            "graph",
+            {"GRADFLOW_PROGRESS_TIMEOUT": "8"},
+            r"weight.*ranks \[1\] .*silent",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "crash", "graph", {}, r"rank 1 ended with RuntimeError: out of data", marks=pytest.mark.slow
+        ),
         ("not_initialised", "graph", {}, r"Horovod is not initialised: call hvd.init\(\) first"),
     ],
 )
@@ -103,6 +118,7 @@ def test_callbacks_states_and_layers(mpirun, program):
     all_ok(mpirun(2, [HERE / program], timeout=280, env=APART), checks_of(HERE / program))
 
 
+@pytest.mark.slow
 def test_callbacks_on_torch(mpirun):
     names = ["broadcast_after_first_batch", "local_variables_stay", "metrics_are_averaged", "warmup"]
     env = {**APART, "KERAS_BACKEND": "torch"}

@@ -26,7 +26,7 @@ def test_training(mpirun, path):
     all_ok(run, checks_of(HERE / "torch_training.py"))
 
 
-@pytest.mark.parametrize("path", ["dropin", "stock"])
+@pytest.mark.parametrize("path", ["dropin", pytest.param("stock", marks=pytest.mark.slow)])
 def test_training_on_unequal_nodes(mpirun, path):
     names = [
         "every_codec",
@@ -39,7 +39,7 @@ def test_training_on_unequal_nodes(mpirun, path):
     all_ok(run, names)
 
 
-@pytest.mark.parametrize("path", ["dropin", "stock"])
+@pytest.mark.parametrize("path", ["dropin", pytest.param("stock", marks=pytest.mark.slow)])
 def test_training_in_one_node(mpirun, path):
     names = [
         "shapes_strides_dtypes",
@@ -57,7 +57,7 @@ def test_deadzone(mpirun, ranks, path, nodes):
     all_ok(run, checks_of(HERE / "torch_deadzone.py"))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_dropin(mpirun, ranks):
     run = mpirun(ranks, [HERE / "torch_dropin.py", "dropin"], timeout=240, env=APART)
     all_ok(run, checks_of(HERE / "torch_dropin.py"))
@@ -75,12 +75,13 @@ def test_large_gradients_stay_where_they_are(mpirun):
     all_ok(run, checks_of(HERE / "torch_large.py"))
 
 
+@pytest.mark.slow
 def test_stock_under_horovodrun(horovodrun):
     run = horovodrun(3, [HERE / "torch_stock.py", "stock"], timeout=240, env=APART)
     all_ok(run, checks_of(HERE / "torch_stock.py"))
 
 
-@pytest.mark.parametrize("path", ["dropin", "stock"])
+@pytest.mark.parametrize("path", ["dropin", pytest.param("stock", marks=pytest.mark.slow)])
 def test_process_sets(mpirun, path):
     run = mpirun(3, [HERE / "torch_sets.py", path], timeout=240, env=APART)
     all_ok(run, checks_of(HERE / "torch_sets.py"))

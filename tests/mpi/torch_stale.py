@@ -12,7 +12,7 @@ from torch_common import check, clone, distributed, main, raises, same_weights, 
 import hvd_gradflow.torch as hvd
 from hvd_gradflow import events
 from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
-from hvd_gradflow.torch import Compression, exchange
+from hvd_gradflow.torch import Compression, remarks
 
 STEPS = 10
 
@@ -207,7 +207,7 @@ def what_is_lost_is_told_once(path):
     end = events.subscribe(lambda kind, fields: said.append(fields["message"]) if kind == "warning" else None)
     model = network()
     opt = distributed(path, model, sgd(model), max_staleness=2)
-    exchange._said_of_loss.clear()  # by the checks before
+    remarks.said.clear()  # by the checks before
     opt.state_dict()
     assert said == [], "nothing is under way yet"
     for t in range(3):
@@ -217,7 +217,7 @@ def what_is_lost_is_told_once(path):
     words = "state_dict() was called while the gradients of 2 step(s) were under way"
     assert len(said) == 1 and words in said[0] and "optimizer.drain()" in said[0], said
     opt.drain()
-    exchange._said_of_loss.clear()
+    remarks.said.clear()
     opt.state_dict()
     assert len(said) == 1, "nothing is under way any more"
     end()
