@@ -1,4 +1,6 @@
 // Kernels on arrays: sums of squares, and tensors in and out of buckets.
+#include <string.h>
+
 #include "codecs.cuh"
 #include "memory.cuh"
 
@@ -9,6 +11,7 @@ constexpr unsigned kThreads = 256;
 constexpr unsigned kEnergyLanes = 8;                   // of a chunk
 constexpr unsigned kChunks = kThreads / kEnergyLanes;  // of a block of threads
 constexpr unsigned kPieceSpan = 1024;                  // elements of a bucket that a warp moves
+constexpr unsigned kTensors = 256;  // of a launch: as arguments, so that they need no memory of their own
 
 #if defined(__CUDA_ARCH__)
 GPU_FN double add_squared(double sum, double v) { return __dadd_rn(sum, __dmul_rn(v, v)); }
@@ -16,25 +19,38 @@ GPU_FN double add_squared(double sum, double v) { return __dadd_rn(sum, __dmul_r
 GPU_FN double add_squared(double sum, double v) { return sum + v * v; }
 #endif
 
-// A chunk for eight threads, one of its lanes each; blocks beyond `chunk_count` chunks are those of y.
-__global__ void __launch_bounds__(kThreads)
-    chunk_energy_kernel(const void *x, int dtype, const float *y, size_t n, size_t chunk_count,
-                        double *chunks) {
-  const size_t blocks = (chunk_count + kChunks - 1) / kChunks;
-  const bool second = blockIdx.x >= blocks;
-  const size_t chunk = (blockIdx.x - (second ? blocks : 0)) * kChunks + threadIdx.x / kEnergyLanes;
-  const size_t begin = chunk * GF_ENERGY_CHUNK + threadIdx.x % kEnergyLanes;
+// The chunk that begins at element `begin`, for eight threads, one of its lanes each: all of them get its
+// sum.
+GPU_FN double energy_of_chunk(const void *x, int dtype, size_t begin, size_t n) {
   double sum = 0.0;
   for (unsigned k = 0; k < GF_ENERGY_CHUNK / kEnergyLanes; ++k) {
-    const size_t i = begin + k * kEnergyLanes;
+    const size_t i = begin + k * kEnergyLanes + threadIdx.x % kEnergyLanes;
     if (i >= n) break;
-    const float v = second ? y[i] : load_element(x, dtype, i);
+    const float v = load_element(x, dtype, i);
     if (gf_abs_bits(v) < GF_INF_BITS) sum = add_squared(sum, (double)v);
   }
   // ((0+4) + (1+5)) + ((2+6) + (3+7))
   sum += shuffle_xor(sum, 4);
   sum += shuffle_xor(sum, 1);
   sum += shuffle_xor(sum, 2);
+  return sum;
+}
+
+// Of a lane of chunks in each lane of a warp: halves are added to each other.
+GPU_FN double energy_of_lanes(double sum) {
+  for (unsigned half = GF_ENERGY_LANES / 2; half; half /= 2) sum += shuffle_xor(sum, half);
+  return sum;
+}
+
+// Blocks beyond `chunk_count` chunks are those of y.
+__global__ void __launch_bounds__(kThreads)
+    chunk_energy_kernel(const void *x, int dtype, const float *y, size_t n, size_t chunk_count,
+                        double *chunks) {
+  const size_t blocks = (chunk_count + kChunks - 1) / kChunks;
+  const bool second = blockIdx.x >= blocks;
+  const size_t chunk = (blockIdx.x - (second ? blocks : 0)) * kChunks + threadIdx.x / kEnergyLanes;
+  const double sum =
+      energy_of_chunk(second ? (const void *)y : x, second ? (int)GF_F32 : dtype, chunk * GF_ENERGY_CHUNK, n);
   if (threadIdx.x % kEnergyLanes == 0 && chunk < chunk_count)
     chunks[(second ? chunk_count : 0) + chunk] = sum;
 }
@@ -45,8 +61,37 @@ __global__ void energy_kernel(const double *chunks, size_t chunk_count, unsigned
   double sum = 0.0;
   if (array < arrays)
     for (size_t i = lane(); i < chunk_count; i += GF_ENERGY_LANES) sum += chunks[array * chunk_count + i];
-  for (unsigned half = GF_ENERGY_LANES / 2; half; half /= 2) sum += shuffle_xor(sum, half);
+  sum = energy_of_lanes(sum);
   if (lane() == 0) out[array] = sum;
+}
+
+struct TensorRun {
+  uint64_t ends[kTensors];
+  uint64_t begin;  // of the first
+  unsigned count;
+  const float *x, *residual;
+  double *out;  // of the first
+};
+
+// A block for a tensor, each eight threads of it for one of the lanes that chunks are added in; blocks beyond
+// `count` are those of the residual.
+__global__ void __launch_bounds__(kThreads) tensor_energy_kernel(TensorRun run) {
+  static_assert(kChunks == GF_ENERGY_LANES, "a lane for each eight threads");
+  __shared__ double lanes[GF_ENERGY_LANES];
+  const bool second = blockIdx.x >= run.count;
+  const unsigned tensor = blockIdx.x - (second ? run.count : 0), chunk = threadIdx.x / kEnergyLanes;
+  const size_t begin = tensor ? run.ends[tensor - 1] : run.begin, n = run.ends[tensor] - begin;
+  const float *const x = (second ? run.residual : run.x) + begin;
+  double sum = 0.0;
+  for (size_t at = 0; at < n; at += kChunks * GF_ENERGY_CHUNK)
+    sum += energy_of_chunk(x, GF_F32, at + chunk * GF_ENERGY_CHUNK, n);
+  if (threadIdx.x % kEnergyLanes == 0) lanes[chunk] = sum;
+  __syncthreads();
+  if (threadIdx.x >= kWarp) return;
+  sum = energy_of_lanes(lanes[lane()]);
+  if (lane()) return;
+  run.out[2 * tensor + second] = sum;
+  if (!run.residual) run.out[2 * tensor + 1] = 0.0;
 }
 
 // ---- Buckets ------------------------------------------------------------------------------------------
@@ -156,6 +201,20 @@ void energies(const void *x, int dtype, const float *y, size_t n, double *out, d
   const unsigned arrays = y ? 2 : 1;
   if (n) GPU_LAUNCH(chunk_energy_kernel, blocks * arrays, kThreads, stream, x, dtype, y, n, count, chunks);
   GPU_LAUNCH(energy_kernel, 1, 2 * kWarp, stream, chunks, count, arrays, out);
+}
+
+void tensor_energies(const float *x, const float *residual, const uint64_t *ends, size_t count, double *out,
+                     gpuStream_t stream) {
+  TensorRun run = {};
+  run.x = x;
+  run.residual = residual;
+  for (size_t first = 0; first < count; first += kTensors) {
+    run.count = count - first < kTensors ? (unsigned)(count - first) : kTensors;
+    memcpy(run.ends, ends + first, run.count * sizeof(uint64_t));
+    run.out = out + 2 * first;
+    GPU_LAUNCH(tensor_energy_kernel, run.count * (residual ? 2 : 1), kThreads, stream, run);
+    run.begin = run.ends[run.count - 1];
+  }
 }
 
 void gather_pieces(const gf_piece *pieces, size_t count, float *target, size_t n, int32_t *finite,

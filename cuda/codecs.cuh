@@ -55,10 +55,18 @@ size_t energy_chunks(size_t n);
 // `energy`.
 void energies(const void *x, int dtype, const float *y, size_t n, double *out, double *chunks,
               gpuStream_t stream);
+// The same of each tensor, up to elements ends[i]; `ends` lie in host memory.
+void tensor_energies(const float *x, const float *residual, const uint64_t *ends, size_t count, double *out,
+                     gpuStream_t stream);
 void gather_pieces(const gf_piece *pieces, size_t count, float *target, size_t n, int32_t *finite,
                    gpuStream_t stream);
 void scatter_pieces(const float *source, float scale, const gf_piece *pieces, size_t count, size_t n,
                     gpuStream_t stream);
+void sum_two(float *dst, const float *a, const float *b, float scale, size_t n, int32_t *finite,
+             gpuStream_t stream);
+void scale_by_steps(float *x, const gf_segment *segments, size_t count, gpuStream_t stream);
+void bound_infinities(float *x, size_t n, const int32_t *finite, gpuStream_t stream);
+void owe_difference(float *residual, const float *values, const float *arrives, size_t n, gpuStream_t stream);
 
 }  // namespace gradflow_gpu
 

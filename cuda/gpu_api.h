@@ -119,6 +119,22 @@ struct gf_gpu_api {
   // source[0 .. n) * scale into the pieces, each rounded to nearest even.
   int (*scatter)(const float *source, float scale, const gf_piece *pieces, size_t count, size_t n,
                  void *stream);
+  // dst = (a + b) * scale; null b: a * scale. dst may be a or b; null: only looks. `finite` (or null) becomes
+  // 0 if an element of a + b, before the factor, is not finite; otherwise it stays what it was.
+  int (*sum)(float *dst, const float *a, const float *b, float scale, size_t n, int32_t *finite,
+             void *stream);
+  // For tensor i, which has elements ends[i - 1] to ends[i] of both arrays: out[2 i] = energy of x, out[2 i +
+  // 1] = energy of residual (0 if that is null), each in the CPU's order, counted from the tensor's
+  // beginning. `ends` (count of them, ascending) lie in host memory; they are read before the call returns.
+  int (*energies)(const float *x, const float *residual, const uint64_t *ends, size_t count, double *out,
+                  void *stream);
+  // x[i] *= the step of its segment. `segments` (ends ascending, at any element) lie in host memory; they are
+  // read before the call returns.
+  int (*scale_segments)(float *x, const gf_segment *segments, size_t count, void *stream);
+  // Infinities become the largest float of their sign; with `finite` (or null) only if *finite is not 0.
+  int (*bound)(float *x, size_t n, const int32_t *finite, void *stream);
+  // r = values[i] - arrives[i]; where r is finite and not 0: residual[i] += r, infinities as in `bound`.
+  int (*owe)(float *residual, const float *values, const float *arrives, size_t n, void *stream);
 };
 
 #ifdef __cplusplus

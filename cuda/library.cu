@@ -26,6 +26,36 @@ int scatter(const float *source, float scale, const gf_piece *pieces, size_t cou
   return last_error();
 }
 
+int sum(float *dst, const float *a, const float *b, float scale, size_t n, int32_t *finite, void *stream) {
+  sum_two(dst, a, b, scale, n, finite, (gpuStream_t)stream);
+  return last_error();
+}
+
+int energies_of_tensors(const float *x, const float *residual, const uint64_t *ends, size_t count,
+                        double *out, void *stream) {
+  for (size_t i = 1; i < count; ++i)
+    if (ends[i] < ends[i - 1]) return GF_GPU_BAD_ARGUMENT;
+  tensor_energies(x, residual, ends, count, out, (gpuStream_t)stream);
+  return last_error();
+}
+
+int scale_segments(float *x, const gf_segment *segments, size_t count, void *stream) {
+  for (size_t i = 1; i < count; ++i)
+    if (segments[i].end < segments[i - 1].end) return GF_GPU_BAD_ARGUMENT;
+  scale_by_steps(x, segments, count, (gpuStream_t)stream);
+  return last_error();
+}
+
+int bound(float *x, size_t n, const int32_t *finite, void *stream) {
+  bound_infinities(x, n, finite, (gpuStream_t)stream);
+  return last_error();
+}
+
+int owe(float *residual, const float *values, const float *arrives, size_t n, void *stream) {
+  owe_difference(residual, values, arrives, n, (gpuStream_t)stream);
+  return last_error();
+}
+
 const gf_gpu_api kApi = {GF_GPU_API_VERSION,
                          kLibraryName,
                          kLibraryDlpackType,
@@ -63,7 +93,12 @@ const gf_gpu_api kApi = {GF_GPU_API_VERSION,
                          statistics_scratch_bytes,
                          statistics,
                          gather,
-                         scatter};
+                         scatter,
+                         sum,
+                         energies_of_tensors,
+                         scale_segments,
+                         bound,
+                         owe};
 
 }  // namespace
 

@@ -76,6 +76,11 @@ cdef extern from "../cuda/gpu_api.h" nogil:
                           void *) noexcept nogil
         int (*gather)(const gf_piece *, size_t, float *, size_t, int32_t *, void *) noexcept nogil
         int (*scatter)(const float *, float, const gf_piece *, size_t, size_t, void *) noexcept nogil
+        int (*sum)(float *, const float *, const float *, float, size_t, int32_t *, void *) noexcept nogil
+        int (*energies)(const float *, const float *, const uint64_t *, size_t, double *, void *) noexcept nogil
+        int (*scale_segments)(float *, const gf_segment *, size_t, void *) noexcept nogil
+        int (*bound)(float *, size_t, const int32_t *, void *) noexcept nogil
+        int (*owe)(float *, const float *, const float *, size_t, void *) noexcept nogil
 
 
 cdef extern from "dlfcn.h" nogil:
@@ -151,6 +156,10 @@ cdef class Library:
     cdef _back(self, int before):
         if before != self.device:
             self.api.set_device(before)
+
+    def api_address(self):
+        """Return the address of the gf_gpu_api, valid as long as the process lives."""
+        return <uintptr_t>self.api
 
     # ---- Devices
 
@@ -397,3 +406,54 @@ cdef class Library:
                                  <void *>stream)
         self._back(before)
         self._check(error, "scatter")
+
+    # ---- What the engine's thread calls by the structure itself; here for tests.
+
+    def sum(self, uintptr_t dst, uintptr_t a, uintptr_t b, float scale, size_t n, uintptr_t finite,
+            uintptr_t stream):
+        cdef int error
+        before = self._here()
+        with nogil:
+            error = self.api.sum(<float *>dst, <const float *>a, <const float *>b, scale, n,
+                                 <int32_t *>finite, <void *>stream)
+        self._back(before)
+        self._check(error, "sum")
+
+    def energies(self, uintptr_t x, uintptr_t residual, const uint64_t[::1] ends, uintptr_t out,
+                 uintptr_t stream):
+        cdef size_t count = ends.shape[0]
+        cdef const uint64_t *table = &ends[0] if count else NULL
+        cdef int error
+        before = self._here()
+        with nogil:
+            error = self.api.energies(<const float *>x, <const float *>residual, table, count, <double *>out,
+                                      <void *>stream)
+        self._back(before)
+        self._check(error, "energies")
+
+    def scale_segments(self, uintptr_t x, const uint8_t[::1] segments, uintptr_t stream):
+        cdef size_t count = segments.shape[0] // sizeof(gf_segment)
+        cdef const gf_segment *table = <const gf_segment *>&segments[0] if count else NULL
+        cdef int error
+        before = self._here()
+        with nogil:
+            error = self.api.scale_segments(<float *>x, table, count, <void *>stream)
+        self._back(before)
+        self._check(error, "scale_segments")
+
+    def bound(self, uintptr_t x, size_t n, uintptr_t finite, uintptr_t stream):
+        cdef int error
+        before = self._here()
+        with nogil:
+            error = self.api.bound(<float *>x, n, <const int32_t *>finite, <void *>stream)
+        self._back(before)
+        self._check(error, "bound")
+
+    def owe(self, uintptr_t residual, uintptr_t values, uintptr_t arrives, size_t n, uintptr_t stream):
+        cdef int error
+        before = self._here()
+        with nogil:
+            error = self.api.owe(<float *>residual, <const float *>values, <const float *>arrives, n,
+                                 <void *>stream)
+        self._back(before)
+        self._check(error, "owe")

@@ -54,6 +54,8 @@ class Device(DeviceKernels):
     """
 
     name = ""
+    # Address of its gf_gpu_api (cuda/gpu_api.h), for the engine's thread; 0: it has none.
+    api_address: int = 0
 
     def __init__(self, index: int = 0) -> None:
         self.index = index

@@ -129,6 +129,10 @@ class GpuDevice(Device):
         return self.library
 
     @cached_property
+    def api_address(self) -> int:
+        return self._usable().api_address()
+
+    @cached_property
     def _capabilities(self) -> Capabilities:
         return Capabilities(CODECS, self.dlpack_type, alignment=16)
 
