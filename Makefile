@@ -77,10 +77,10 @@ bench-gpu:
 
 # The emulated kernels under AddressSanitizer, then, which is slow, a few of them under ThreadSanitizer, to which each
 # thread of a block is a thread.
-emulated = scripts/sanitized.sh $(1) $(PY) -m pytest tests/device/test_emulated_gpu.py -s -p no:cacheprovider $(2)
+emulated = scripts/sanitized.sh $(1) $(PY) -m pytest tests/device/test_emulated_*.py -s -p no:cacheprovider $(2)
 test-emulated:
 	$(call emulated,address,-k "not memory_comes_back")
-	$(call emulated,thread,-k "given_steps or kernels_wait or many_tensors or spike or energies or nan_and")
+	$(call emulated,thread,-k "given_steps or kernels_wait or many_tensors or spike or energies_of_more or energies_over or is_bounded or nan_and")
 
 lint:
 	scripts/lint.sh

@@ -77,7 +77,8 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         int (*gather)(const gf_piece *, size_t, float *, size_t, int32_t *, void *) noexcept nogil
         int (*scatter)(const float *, float, const gf_piece *, size_t, size_t, void *) noexcept nogil
         int (*sum)(float *, const float *, const float *, float, size_t, int32_t *, void *) noexcept nogil
-        int (*energies)(const float *, const float *, const uint64_t *, size_t, double *, void *) noexcept nogil
+        int (*energies)(const float *, const float *, const uint64_t *, size_t, double *,
+                        void *) noexcept nogil
         int (*scale_segments)(float *, const gf_segment *, size_t, void *) noexcept nogil
         int (*bound)(float *, size_t, const int32_t *, void *) noexcept nogil
         int (*owe)(float *, const float *, const float *, size_t, void *) noexcept nogil

@@ -129,7 +129,7 @@ class GpuDevice(Device):
         return self.library
 
     @cached_property
-    def api_address(self) -> int:
+    def api_address(self) -> int:  # type: ignore[override]  # mypy: the base's could be written
         return self._usable().api_address()
 
     @cached_property
