@@ -65,6 +65,7 @@ void scatter_pieces(const float *source, float scale, const gf_piece *pieces, si
 void sum_two(float *dst, const float *a, const float *b, float scale, size_t n, int32_t *finite,
              gpuStream_t stream);
 void scale_by_steps(float *x, const gf_segment *segments, size_t count, gpuStream_t stream);
+void saturate_finite(float *x, size_t n, float largest, gpuStream_t stream);
 void bound_infinities(float *x, size_t n, const int32_t *finite, gpuStream_t stream);
 void owe_difference(float *residual, const float *values, const float *arrives, size_t n, gpuStream_t stream);
 

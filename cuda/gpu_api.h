@@ -133,6 +133,8 @@ struct gf_gpu_api {
   int (*scale_segments)(float *x, const gf_segment *segments, size_t count, void *stream);
   // Infinities become the largest float of their sign; with `finite` (or null) only if *finite is not 0.
   int (*bound)(float *x, size_t n, const int32_t *finite, void *stream);
+  // Finite elements beyond `largest` become it, with their sign.
+  int (*saturate)(float *x, size_t n, float largest, void *stream);
   // r = values[i] - arrives[i]; where r is finite and not 0: residual[i] += r, infinities as in `bound`.
   int (*owe)(float *residual, const float *values, const float *arrives, size_t n, void *stream);
 };

@@ -51,6 +51,11 @@ int bound(float *x, size_t n, const int32_t *finite, void *stream) {
   return last_error();
 }
 
+int saturate(float *x, size_t n, float largest, void *stream) {
+  saturate_finite(x, n, largest, (gpuStream_t)stream);
+  return last_error();
+}
+
 int owe(float *residual, const float *values, const float *arrives, size_t n, void *stream) {
   owe_difference(residual, values, arrives, n, (gpuStream_t)stream);
   return last_error();
@@ -98,6 +103,7 @@ const gf_gpu_api kApi = {GF_GPU_API_VERSION,
                          energies_of_tensors,
                          scale_segments,
                          bound,
+                         saturate,
                          owe};
 
 }  // namespace

@@ -101,6 +101,23 @@ __global__ void __launch_bounds__(kThreads) bound_kernel(float *x, size_t n, con
   if (changed) store_floats(x, i, n, v);
 }
 
+// The same for finite elements that are too large for a dtype with 16 bits.
+__global__ void __launch_bounds__(kThreads) saturate_kernel(float *x, size_t n, float largest) {
+  const size_t i = own_elements();
+  if (i >= n) return;
+  const uint32_t most = gf_bits(largest);
+  float v[kEach];
+  bool changed = false;
+  load_floats(x, i, n, v);
+  for (unsigned k = 0; k < kEach; ++k) {
+    const uint32_t magnitude = gf_abs_bits(v[k]);
+    if (magnitude <= most || magnitude >= GF_INF_BITS) continue;
+    v[k] = gf_float((gf_bits(v[k]) & 0x80000000u) | most);
+    changed = true;
+  }
+  if (changed) store_floats(x, i, n, v);
+}
+
 // Nothing was rounded in most places: there the residual stays as it is, a negative zero too.
 __global__ void __launch_bounds__(kThreads)
     owe_kernel(float *residual, const float *values, const float *arrives, size_t n) {
@@ -146,6 +163,10 @@ void scale_by_steps(float *x, const gf_segment *segments, size_t count, gpuStrea
 
 void bound_infinities(float *x, size_t n, const int32_t *finite, gpuStream_t stream) {
   if (n) GPU_LAUNCH(bound_kernel, blocks_for(n), kThreads, stream, x, n, finite);
+}
+
+void saturate_finite(float *x, size_t n, float largest, gpuStream_t stream) {
+  if (n) GPU_LAUNCH(saturate_kernel, blocks_for(n), kThreads, stream, x, n, largest);
 }
 
 void owe_difference(float *residual, const float *values, const float *arrives, size_t n,

@@ -81,6 +81,7 @@ cdef extern from "../cuda/gpu_api.h" nogil:
                         void *) noexcept nogil
         int (*scale_segments)(float *, const gf_segment *, size_t, void *) noexcept nogil
         int (*bound)(float *, size_t, const int32_t *, void *) noexcept nogil
+        int (*saturate)(float *, size_t, float, void *) noexcept nogil
         int (*owe)(float *, const float *, const float *, size_t, void *) noexcept nogil
 
 
@@ -408,7 +409,7 @@ cdef class Library:
         self._back(before)
         self._check(error, "scatter")
 
-    # ---- What the engine's thread calls by the structure itself; here for tests.
+    # ---- What the engine's thread calls by the structure itself.
 
     def sum(self, uintptr_t dst, uintptr_t a, uintptr_t b, float scale, size_t n, uintptr_t finite,
             uintptr_t stream):
@@ -449,6 +450,14 @@ cdef class Library:
             error = self.api.bound(<float *>x, n, <const int32_t *>finite, <void *>stream)
         self._back(before)
         self._check(error, "bound")
+
+    def saturate(self, uintptr_t x, size_t n, float largest, uintptr_t stream):
+        cdef int error
+        before = self._here()
+        with nogil:
+            error = self.api.saturate(<float *>x, n, largest, <void *>stream)
+        self._back(before)
+        self._check(error, "saturate")
 
     def owe(self, uintptr_t residual, uintptr_t values, uintptr_t arrives, size_t n, uintptr_t stream):
         cdef int error

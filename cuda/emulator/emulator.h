@@ -66,6 +66,7 @@ void launch(unsigned blocks, unsigned threads, Stream *stream, Kernel kernel) {
 
 // ---- The runtime. All functions return 0 but where memory runs out.
 Stream *create_stream();
+void synchronize_all();
 void destroy_stream(Stream *stream);
 void synchronize(Stream *stream);
 Event *create_event();

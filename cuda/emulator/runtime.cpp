@@ -59,7 +59,9 @@ int allocate(size_t bytes, void **address) {
   return GF_GPU_OK;
 }
 
+// As CUDA's, it waits for what is under way on the device, which may use this memory.
 int release(void *address) {
+  gf_emulator::synchronize_all();
   {
     std::lock_guard<std::mutex> lock(mutex);
     for (auto i = allocated.begin(); i != allocated.end(); ++i)
@@ -77,6 +79,7 @@ int allocate_host(size_t bytes, void **address) {
 }
 
 int release_host(void *address) {
+  gf_emulator::synchronize_all();
   free(address);
   return GF_GPU_OK;
 }

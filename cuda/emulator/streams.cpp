@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "emulator.h"
@@ -85,6 +86,9 @@ class Stream {
 
 namespace {
 
+std::mutex streams_mutex;
+std::set<Stream *> streams;  // the default one is not among them
+
 // Never destroyed: a program may end while something is on it.
 Stream &resolve(Stream *stream) {
   static Stream *default_stream = new Stream();
@@ -94,8 +98,28 @@ Stream &resolve(Stream *stream) {
 }  // namespace
 
 void enqueue(Stream *stream, std::function<void()> work) { resolve(stream).put(std::move(work)); }
-Stream *create_stream() { return new Stream(); }
-void destroy_stream(Stream *stream) { delete stream; }
+
+Stream *create_stream() {
+  auto *made = new Stream();
+  std::lock_guard<std::mutex> lock(streams_mutex);
+  streams.insert(made);
+  return made;
+}
+
+void destroy_stream(Stream *stream) {
+  {
+    std::lock_guard<std::mutex> lock(streams_mutex);
+    streams.erase(stream);
+  }
+  delete stream;
+}
+
+void synchronize_all() {
+  resolve(nullptr).synchronize();
+  std::lock_guard<std::mutex> lock(streams_mutex);
+  for (Stream *stream : streams) stream->synchronize();
+}
+
 void synchronize(Stream *stream) { resolve(stream).synchronize(); }
 Event *create_event() { return new Event(); }
 void destroy_event(Event *event) { delete event; }

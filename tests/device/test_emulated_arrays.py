@@ -10,6 +10,8 @@ from hvd_gradflow.device.device import Device
 from hvd_gradflow.device.memory import SEGMENT
 from hvd_gradflow.device.registry import backend
 from hvd_gradflow.errors import DeviceError
+from hvd_gradflow.reduce.results import LARGEST as LARGEST_OF
+from hvd_gradflow.reduce.results import saturate
 from hvd_gradflow.testing.device_bench import Bench, same, values
 
 LENGTHS = (0, 1, 3, 4, 7, 8, 9, 2047, 2049, 300_001)
@@ -275,6 +277,21 @@ def test_a_sum_is_bounded_unless_its_input_was_infinite(bench):
         if np.isfinite(bad):
             expected = bounded(expected)
         same(bench.get(at, np.float32, n), expected, f"sum of arrays with {bad}")
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+def test_finite_ones_stay_finite_in_16_bits(bench, skip):
+    for dtype, largest in LARGEST_OF.items():
+        for n in LENGTHS:
+            x = odd(n, 1)
+            x[n // 2 :] *= np.float32(1e6)
+            expected = x.copy()
+            with np.errstate(all="ignore"):
+                saturate(expected, dtype)
+            at = shifted(bench, x, skip)
+            bench.device.library.saturate(at, n, largest, bench.stream.handle)
+            same(taken(bench, at, n, skip), expected, f"{n} elements of dtype {dtype}")
+            bench.drop()
 
 
 @pytest.mark.parametrize("skip", [0, 1])
