@@ -6,7 +6,7 @@ except to call a codec that exists in Python only.
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 from posix.unistd cimport getpid
 from libcpp cimport bool as cbool
@@ -31,6 +31,7 @@ from engine_api cimport (
     gf_codec_spec,
     gf_comm_at,
     gf_domain_error,
+    gf_gpu_api,
     gf_segment,
     gf_shared_bytes,
     gf_unit_failure,
@@ -210,8 +211,14 @@ cdef class NativeEngine:
                uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, uint64_t state,
                double node_scale,
                double home_scale, double post_scale, uintptr_t source, uintptr_t target,
-               uintptr_t residual, uintptr_t backup, uintptr_t rescale, ends, bint finite, keep):
-        """Hand over one unit; ``spec`` is a codec's ``spec()``, addresses are those of whole buffers."""
+               uintptr_t residual, uintptr_t backup, uintptr_t rescale, ends, bint finite, keep,
+               device=None):
+        """Hand over one unit; ``spec`` is a codec's ``spec()``, addresses are those of whole buffers.
+
+        ``device``: where they are a device's, the address of its gf_gpu_api, its index, the handle of the
+        event behind which the input is complete, and the address (on the host) of an int32 that is then 0 if
+        some element is not finite, or 0.
+        """
         cdef NativeUnit native = NativeUnit()
         cdef Unit *u
         native.unit = make_shared[Unit]()
@@ -243,6 +250,11 @@ cdef class NativeEngine:
         for end in ends:
             u.ends.push_back(end)
         u.finite = finite
+        if device is not None:
+            u.gpu = <const gf_gpu_api *> <uintptr_t> device[0]
+            u.device = device[1]
+            u.gathered = <void *> <uintptr_t> device[2]
+            u.gathered_finite = <const int32_t *> <uintptr_t> device[3]
         with nogil:
             self.engine.submit(domain, native.unit)
         return native

@@ -1,6 +1,6 @@
 # The C++ of engine/, as _engine.pyx sees it.
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
@@ -50,6 +50,11 @@ cdef extern from "gf_api.h" nogil:
     int GF_WIRE_OK
     int GF_WIRE_CONTENT
     int GF_WIRE_COUNT
+
+
+cdef extern from "../cuda/gpu_api.h" nogil:
+    ctypedef struct gf_gpu_api:
+        int version
 
 
 cdef extern from "engine/engine.hpp" namespace "gf" nogil:
@@ -104,6 +109,10 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         vector[uint64_t] ends
         cbool finite
         cbool join
+        const gf_gpu_api *gpu
+        int device
+        void *gathered
+        const int32_t *gathered_finite
         double started
         double ended
         int64_t value

@@ -38,6 +38,12 @@ class Config:
         choices=("auto", "avx512", "avx2", "portable"),
         same=False,
     )
+    device: str = _setting(
+        "auto",
+        "where gradients on a GPU are compressed: there (auto), on the host (host), or the name of the only"
+        " device that may do it",
+        same=False,
+    )
     shm_dir: str = _setting("/dev/shm", "directory of the file that ranks of one node share", same=False)
     ranks_per_node: int = _setting(0, "treat every n local ranks as a node of their own; 0: by host", low=0)
     chunk_kib: int = _setting(256, "KiB of uncompressed gradient in one chunk", low=4, high=2**20)

@@ -96,6 +96,10 @@ void Domain::submit(const UnitPtr &unit) {
 }
 
 void Domain::announce(const UnitPtr &unit) {
+  if (unit->gpu && !unit->is_gathered) {
+    gathering_.push_back(unit);
+    return;
+  }
   submitted_[unit->spec.name_hash] = unit;
   if (unit->residual && unit->rescale) {
     constexpr float kMost = std::numeric_limits<float>::max();
@@ -126,7 +130,7 @@ void Domain::announce_next() {
     --queued_;
     announce(unit);
   }
-  if (join_ && !join_told_ && queued_ == 0) tell_join();
+  if (join_ && !join_told_ && all_announced()) tell_join();
 }
 
 void Domain::begin_join(const UnitPtr &unit) {
@@ -135,7 +139,7 @@ void Domain::begin_join(const UnitPtr &unit) {
     return;
   }
   join_ = unit;
-  if (queued_ == 0) tell_join();
+  if (all_announced()) tell_join();
 }
 
 void Domain::tell_join() {
@@ -175,6 +179,8 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
     fail(Failure::kInternal, text, true);
   };
   if (!run.ops) return refuse("no codec has the id " + std::to_string(spec.codec.id));
+  if (run.unit && run.unit->gpu && (shared_ || topology_.node_count() == 1))
+    return refuse("a tensor on a device, where ranks share a node: its sum is made in the host's memory");
   const uint64_t owners = static_cast<uint64_t>(topology_.slices) * topology_.node_count();
   const size_t room = options_.chunk_bytes + options_.chunk_bytes / 8 + 4096;
   // Payloads are as long as MPI sends at once. Longer ones wait for the receiver's word, which waits behind
@@ -333,6 +339,7 @@ bool Domain::progress(double time) {
     }
     if (stepped) last_step_ = time;
     moved |= stepped;
+    announce_gathered();
     announce_next();
     if (state == DomainState::kFailed) return true;
     watch(time);

@@ -17,16 +17,11 @@
 #include "topology.hpp"
 #include "unit.hpp"
 #include "window.hpp"
+#include "worker.hpp"
 
 namespace gf {
 
 enum class DomainState : int { kOpen = 0, kClosing = 1, kClosed = 2, kFailed = 3 };
-
-// Thrown by a step of a chunk: the domain fails with it.
-struct StepError {
-  Failure kind;
-  std::string text;
-};
 
 // What a domain needs from the engine that owns it.
 struct Host {
@@ -106,6 +101,7 @@ class Domain {
   void on_joined(int last);
   void announce(const UnitPtr &unit);
   void announce_next();
+  bool all_announced() const { return queued_ == 0 && gathering_.empty(); }
   void begin_join(const UnitPtr &unit);
   void tell_join();
   void retire();
@@ -117,8 +113,8 @@ class Domain {
   const uint8_t *input(const At &at) const;
   uint8_t *output(const At &at) const;
   float *residual(const At &at) const;
-  void back_up(const At &at) const;        // the chunk's residual, before it is encoded with it
-  void restore(const Running &run) const;  // the residuals of chunks that were
+  void back_up(const At &at) const;  // the chunk's residual, before it is encoded with it
+  void restore(const Running &run);  // the residuals of chunks that were
   void look(const At &at, const void *result) const;
   bool result_free(uint64_t g) const;
   uint8_t *result_target(const At &at);
@@ -149,6 +145,35 @@ class Domain {
   size_t encode_codes(const At &at, const float *own, uint8_t *out, std::vector<Energy> *energies,
                       bool *rounded);
   size_t encode_sum(const At &at, float *own, uint8_t *out, std::vector<Energy> *energies);
+
+  // Chunks on a device (domain_device.cpp).
+  static bool on_device(const At &at);
+  Workers &workers_of(const Unit &unit);
+  void settle_devices();
+  bool device_busy() const;
+  void announce_gathered();
+  std::vector<double> device_energies(const Unit &unit, const std::vector<uint64_t> &ends);
+  std::vector<uint64_t> measured_ends(const At &at) const;
+  void launch_energies(const At &at, Worker *w, const float *x, const float *residual, size_t set) const;
+  static void launch_sum(Worker *w, float *out, const float *a, const float *b, double scale, uint64_t count,
+                         int32_t *finite);
+  void launch_own(const At &at, Worker *w) const;
+  void launch_back_up(const At &at, Worker *w) const;
+  void launch_encode(const At &at, Worker *w, const std::vector<float> *steps, const float *x, uint64_t stage,
+                     size_t set) const;
+  void launch_decode(const At &at, Worker *w, const uint8_t *payload, size_t bytes, float *out, bool add,
+                     int32_t *status) const;
+  void launch_add_codes(const At &at, Worker *w, const uint8_t *payload, size_t bytes, int32_t *status) const;
+  void launch_encode_sum(const At &at, Worker *w) const;
+  void launch_result(const At &at, Worker *w);
+  void result_is_there(const At &at, Worker *w);
+  bool sum_on_device(const At &at);
+  bool collect_on_device(const At &at, Worker *w);
+  Statistics reduced_statistics(const At &at, const Worker &w, size_t peers, size_t bytes);
+  bool reduce_on_device(const At &at);
+  bool receive_on_device(const At &at);
+  void restore_on_device(const Unit &unit, uint64_t begin, uint64_t count);
+
   static void collect(const Arrival &arrival, std::vector<Energy> *energies);
   static void add_up(const std::vector<Energy> &part, std::vector<Energy> *energies);
   std::vector<int> other_owners(const At &at) const;
@@ -170,8 +195,10 @@ class Domain {
   std::unordered_map<uint64_t, UnitPtr> submitted_;
   // Each name that is announced here and has not ended here, with its queued versions in order.
   std::unordered_map<uint64_t, std::vector<UnitPtr>> versions_;
-  size_t queued_ = 0;           // units in it
-  std::deque<uint64_t> ended_;  // names whose next version is to be announced
+  size_t queued_ = 0;               // units in it
+  std::deque<uint64_t> ended_;      // names whose next version is to be announced
+  std::vector<UnitPtr> gathering_;  // on a device, whose tensors are on their way to the bucket
+  WorkersOf workers_;
   std::unordered_set<uint64_t> digests_told_;
   std::deque<Running> running_;
   uint64_t retired_ = 0;     // units no longer in running_

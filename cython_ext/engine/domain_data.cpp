@@ -62,13 +62,15 @@ void Domain::back_up(const At &at) const {
   copy_past_caches(at.run->unit->backup + at.begin, owed, at.count * sizeof(float));
 }
 
-void Domain::restore(const Running &run) const {
+void Domain::restore(const Running &run) {
   if (!run.unit || !run.unit->residual || !run.unit->backup) return;
   At at;
   at.run = const_cast<Running *>(&run);
   for (at.chunk = 0; at.chunk < run.geometry.chunks; ++at.chunk) {
     place(&at);
-    if (at.mine) {
+    if (at.mine && run.unit->gpu) {
+      restore_on_device(*run.unit, at.begin, at.count);
+    } else if (at.mine) {
       std::memcpy(run.unit->residual + at.begin, run.unit->backup + at.begin, at.count * sizeof(float));
     }
   }

@@ -26,6 +26,7 @@ void Domain::fail(Failure kind, const std::string &text, bool tell) {
     control_.send_to_others(Message::kFail, static_cast<uint32_t>(kind), 0,
                             std::vector<uint8_t>(p, p + text.size()));
   }
+  settle_devices();  // whoever waits for a unit may free its memory
   for (Running &run : running_) end_failed(run.unit, kind, text);
   end_submitted(text);
   running_.clear();
@@ -42,11 +43,13 @@ void Domain::end_failed(const UnitPtr &unit, Failure kind, const std::string &te
 void Domain::end_submitted(const std::string &text) {
   const Failure kind = failure == Failure::kNone ? Failure::kPeer : failure;
   for (auto &entry : submitted_) end_failed(entry.second, kind, text);
+  for (const UnitPtr &unit : gathering_) end_failed(unit, kind, text);
   for (auto &entry : versions_) {
     for (const UnitPtr &unit : entry.second) end_failed(unit, kind, text);
   }
   end_failed(join_, kind, text);
   submitted_.clear();
+  gathering_.clear();
   versions_.clear();
   ended_.clear();
   queued_ = 0;
@@ -56,7 +59,8 @@ void Domain::end_submitted(const std::string &text) {
 bool Domain::active() const {
   if (state == DomainState::kFailed) return control_.sending() && now() - last_step_ < kFarewell;
   if (state == DomainState::kClosed) return false;
-  return ending_ || !submitted_.empty() || !running_.empty() || join_ || control_.sending();
+  return ending_ || !submitted_.empty() || !gathering_.empty() || !running_.empty() || join_ ||
+         control_.sending();
 }
 
 void Domain::forgive(double seconds) {
@@ -77,7 +81,7 @@ void Domain::watch(double time) {
   const bool coordinates = topology_.rank == 0;
   if (coordinates) coordinator_.watch(time);
   if (state == DomainState::kFailed) return;
-  if (state == DomainState::kClosing && running_.empty() && queued_ == 0 && !bye_told_) {
+  if (state == DomainState::kClosing && running_.empty() && all_announced() && !bye_told_) {
     bye_told_ = true;
     if (coordinates) {
       coordinator_.bye(0);
@@ -115,7 +119,7 @@ void Domain::watch(double time) {
   } else {
     fail(Failure::kPeer,
          subject() + ": no progress for " + limit + "; rank " + std::to_string(topology_.rank) +
-             " waits for ranks " + list_of(awaited()),
+             (device_busy() ? " waits for its device" : " waits for ranks " + list_of(awaited())),
          true);
   }
 }
@@ -135,6 +139,10 @@ void Domain::release() {
   if (!well) return;  // MPI may still read what was sent
   scatter_slots_.clear();
   gather_slots_.clear();
+  for (auto &entry : workers_) {
+    for (Worker *w : {&entry.second.sum, &entry.second.reduce, &entry.second.receive}) w->close();
+  }
+  workers_.clear();
   sums_.clear();
   for (auto *buffer : {&scratch_, &own_, &total_, &zeros_, &codes_, &lost_, &payload_})
     std::vector<uint8_t>().swap(*buffer);
@@ -143,11 +151,12 @@ void Domain::release() {
 }
 
 bool Domain::abandon(const std::string &text) {
-  const bool unfinished = !submitted_.empty() || !running_.empty() || join_;
+  const bool unfinished = !submitted_.empty() || !gathering_.empty() || !running_.empty() || join_;
   state = unfinished ? DomainState::kFailed : DomainState::kClosed;
   if (!unfinished) return false;
   failure = Failure::kInternal;
   error = text;
+  settle_devices();
   for (Running &run : running_) end_failed(run.unit, failure, text);
   end_submitted(text);
   running_.clear();

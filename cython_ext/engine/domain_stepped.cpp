@@ -31,12 +31,17 @@ Agreement Domain::inputs(const Unit &unit) {
   // After a join this rank may lag; then those who reduced it last know better.
   a.fresh = forgotten_.count(spec.name_hash) ||
             (!runs(spec.name_hash) && (found == controls_.end() || !found->second.about(ends, spec.codec)));
-  const auto *x = static_cast<const float *>(unit.input);
-  uint64_t begin = 0;
-  for (uint64_t end : ends) {
-    a.energies.push_back(host_->api->energy(x + begin, end - begin) * spec.node_scale * spec.node_scale);
-    begin = end;
+  if (unit.gpu) {
+    a.energies = device_energies(unit, ends);
+  } else {
+    const auto *x = static_cast<const float *>(unit.input);
+    uint64_t begin = 0;
+    for (uint64_t end : ends) {
+      a.energies.push_back(host_->api->energy(x + begin, end - begin));
+      begin = end;
+    }
   }
+  for (double &energy : a.energies) energy = energy * spec.node_scale * spec.node_scale;
   a.ends = ends;
   return a;
 }
@@ -114,7 +119,7 @@ void Domain::owe_rounding(const At &at, const float *values, const Arrival &enco
   float *owed = residual(at);
   for (uint64_t i = 0; i < at.count; ++i) {
     const float rounding = values[i] - arrives[i];
-    if (std::isfinite(rounding)) owed[i] += rounding;
+    if (std::isfinite(rounding) && rounding != 0) owed[i] += rounding;
   }
   bound(owed, at.count);
 }

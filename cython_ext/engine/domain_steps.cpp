@@ -79,6 +79,7 @@ bool Domain::step_sum() {
       ++sums_made_;
     } else {
       if (!steps_known(at.run)) return false;
+      if (on_device(at)) return sum_on_device(at);
       const int peer = topology_.owner(at.home, at.slice);
       auto &slots = scatter_slots_[peer];
       SendSlot &slot = slots[scatter_counts_[peer] % slots.size()];
@@ -116,6 +117,7 @@ bool Domain::step_reduce() {
       continue;
     }
     if (sums_made_ == sums_used_ || !steps_known(at.run)) return false;
+    if (on_device(at)) return reduce_on_device(at);
     const bool stepped = at.run->stepped();
     uint8_t *own = sums_[sums_used_ % sums_.size()].data();
     auto read_own = [&] {
@@ -200,6 +202,7 @@ bool Domain::step_receive() {
       advance(&receiving_);
       continue;
     }
+    if (on_device(at)) return receive_on_device(at);
     const int peer = topology_.owner(at.home, at.slice);
     Arrival arrival;
     if (!result_free(at.g) || !gather_.front(peer, &arrival)) return false;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../../cuda/gpu_api.h"
 #include "protocol.hpp"
 
 namespace gf {
@@ -26,6 +27,15 @@ struct Unit {
   std::vector<uint64_t> ends;      // of the tensors in the buffer, in elements; empty: one tensor
   bool finite = true;
   bool join = false;  // not a reduction: "this rank has no more data"
+
+  // Where input, output, residual and backup are a device's: its kernels, which device of theirs, the event
+  // behind which the input is complete, and where it then says (on the host) whether that is finite; null
+  // where nobody asks.
+  const gf_gpu_api *gpu = nullptr;
+  int device = 0;
+  void *gathered = nullptr;
+  const int32_t *gathered_finite = nullptr;
+  bool is_gathered = false;  // the engine thread has seen it
 
   std::atomic<UnitState> state{UnitState::kSubmitted};
   // Written by the engine thread before the state becomes final.

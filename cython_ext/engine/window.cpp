@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "worker.hpp"
+
 namespace gf {
 
 void check_mpi(int code, const char *call) {
@@ -20,6 +22,13 @@ bool SendSlot::free() {
             "MPI_Testall");
   if (done) requests_.clear();
   return done != 0;
+}
+
+void SendSlot::reserve_pinned(size_t capacity, const Worker &worker) {
+  if (pinned_) return;
+  const gf_gpu_api *gpu = worker.gpu();
+  buffer_ = Bytes(worker.allocate_host(capacity), [gpu](uint8_t *p) { gpu->release_host(p); });
+  pinned_ = true;
 }
 
 size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes,

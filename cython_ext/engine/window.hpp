@@ -12,6 +12,8 @@
 
 namespace gf {
 
+class Worker;
+
 // Throws MpiError when a call of MPI did not return MPI_SUCCESS.
 struct MpiError {
   std::string text;
@@ -36,15 +38,19 @@ class SendSlot {
   bool free();
   uint8_t *payload() { return buffer_.get() + sizeof(DataHeader); }
   void reserve(size_t capacity) {
-    if (!buffer_) buffer_.reset(new uint8_t[capacity]);
+    if (!buffer_) buffer_ = Bytes(new uint8_t[capacity], [](uint8_t *p) { delete[] p; });
   }
+  // In memory that a device copies to asynchronously; only while it is free.
+  void reserve_pinned(size_t capacity, const Worker &worker);
   // Energies go after the payload; the header before it.
   size_t seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes,
               const std::vector<Energy> &energies);
   void send(MPI_Comm comm, int peer, int tag, size_t bytes);
 
  private:
-  Buffer buffer_;
+  using Bytes = std::unique_ptr<uint8_t, std::function<void(uint8_t *)>>;
+  Bytes buffer_;
+  bool pinned_ = false;
   std::vector<MPI_Request> requests_;
 };
 

@@ -137,6 +137,11 @@ def contiguous(x: Any) -> ArrayView:
     return ArrayView(packed.ctypes.data, v.size, v.dtype, v.shape, strides, True, False, packed)
 
 
+def empty(shape: tuple[int, ...], dtype: int) -> np.ndarray:
+    """Return a new array of a `gf_dtype`; bfloat16 as the uint16 of its bits."""
+    return np.empty(shape, _NUMPY_TYPES[dtype])
+
+
 def _on_host(x: ArrayView) -> ArrayView:
     """The view itself, unless it would let the host read a device's address."""
     if x.device:

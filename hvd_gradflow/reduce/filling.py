@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvd_gradflow.device import arrays
 from hvd_gradflow.device.arrays import ArrayView
-from hvd_gradflow.reduce.layout import DTYPES, Bucket, normalizes
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, normalizes
 from hvd_gradflow.reduce.normalizer import Entered
+from hvd_gradflow.reduce.residuals import Residuals
+from hvd_gradflow.reduce.results import saturate, written
+
+if TYPE_CHECKING:
+    from hvd_gradflow.reduce.place import Place
 
 
 class Filling:
@@ -17,16 +24,21 @@ class Filling:
     Parameters
     ----------
     bucket : Bucket
-    residual : ndarray, optional
+    residual : ndarray or Floats, optional
         Of the bucket, float32: one for all lanes.
     nodes : int
         Nodes of the reducer.
     alone : bool
         Whether nothing of this bucket is under way while it is filled.
+    place : Place, optional
+        Where the gradients lie, if that is a device whose memory the bucket is not in: they are copied.
     """
 
-    def __init__(self, bucket: Bucket, residual: np.ndarray | None, nodes: int, alone: bool):
+    def __init__(
+        self, bucket: Bucket, residual: Any, nodes: int, alone: bool, place: Place | None = None
+    ) -> None:
         self.bucket = bucket
+        self.place = place
         self.normalizes = normalizes(bucket.codec) and nodes > 1  # on one node nothing is encoded
         self._values: np.ndarray | None = None
         self._address = 0
@@ -34,8 +46,7 @@ class Filling:
         self.residual = residual
         # Nobody looks at a gradient that is not copied; see Reducer.submit.
         self.unchecked = bucket.in_place and bucket.codec.lossy and nodes > 1
-        backs_up = self.unchecked and residual is not None
-        self.backup = np.empty(bucket.elements, np.float32) if backs_up else None
+        self.backup = self._room() if self.unchecked and residual is not None else None
         converts = self.normalizes and residual is not None and not alone
         self.rescale = np.ones(bucket.elements, np.float32) if converts else None
         # Of the step; an entry goes when its tensor was waited for.
@@ -45,6 +56,10 @@ class Filling:
         self.units: dict[str, Any] = {}  # name -> the engine's unit that carries it
         self.lent: ArrayView | None = None  # the gradient itself, in place of `values`
         self.energies: tuple[Any, list] = (None, [])  # of the unit asked last
+        self.arrays: dict[str, Any] = {}  # name -> the gradient on a device
+
+    def _room(self) -> Any:
+        return np.empty(self.bucket.elements, np.float32)
 
     @property
     def values(self) -> np.ndarray:
@@ -64,3 +79,65 @@ class Filling:
         if self._values is None:
             _ = self.values  # makes the buffer
         return self._address + self._item * element
+
+    def look(self, slot: Slot, array: Any) -> ArrayView:
+        """Return a gradient as :meth:`take` wants it."""
+        if self.place is None:
+            return arrays.contiguous(array)
+        self.arrays[slot.spec.name] = array
+        return self.place.fetch(array)
+
+    def take(self, engine: Any, slot: Slot, source: ArrayView, residuals: Residuals, factor: float) -> bool:
+        """Copy a gradient into its bucket, with what is owed times `factor`; returns whether it is finite.
+
+        Where the bucket has no memory of its own, and nothing is owed, the gradient itself stands for it.
+        """
+        name = slot.spec.name
+        if self.bucket.in_place and self.place is None and not source.readonly and not residuals.owes(name):
+            self.lent = source
+            return True
+        self.lent = None
+        finite = True
+        if self.bucket.dtype == DTYPES["float64"]:
+            self.values[slot.begin : slot.end] = source.numpy().reshape(-1)
+        else:
+            finite = engine.load(source.address, source.dtype, self.address(slot.begin), source.size)
+        if finite and residuals.owes(name):
+            owed = residuals.fold(name, self.values[slot.begin : slot.end], factor)
+            if owed is not None:
+                self.owed[name] = owed
+        return finite
+
+    def terms(self, slots: Sequence[Slot]) -> dict[str, Any]:
+        """Return what :meth:`Reducer.submit` needs to know of these neighbours' memory."""
+        begin, end = slots[0].begin, slots[-1].end
+        return {
+            "source": self.address(begin),
+            "target": self.address(begin),
+            "residual": None if self.residual is None else self.residual[begin:end],
+            "backup": self.backup,
+            "rescale": None if self.rescale is None else self.rescale[begin:end],
+            "keep": (self, self.lent),
+        }
+
+    def give(self, engine: Any, slot: Slot, out: Any, saturated: bool) -> Any:
+        """Write a result to `out`, or to a new array, and return it; on a device, over the gradient.
+
+        Parameters
+        ----------
+        saturated : bool
+            Whether finite results stay finite in float16 and bfloat16.
+
+        Raises
+        ------
+        GradflowError
+            `out` is not of the tensor's size and dtype, or not contiguous.
+        """
+        if saturated:
+            saturate(self.values[slot.begin : slot.end], DTYPES[slot.spec.dtype])
+        if self.place is None:
+            return written(engine, self, slot, out)
+        array = self.arrays.pop(slot.spec.name)
+        target = array if out is None else out
+        self.place.put(written(engine, self, slot, None), target)
+        return target

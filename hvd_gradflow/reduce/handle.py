@@ -31,6 +31,12 @@ class Handle:
         self._result: Any = None
         self._collected = False
 
+    def then(self, finish: Callable[[Any], Any]) -> Handle:
+        """Return this handle, whose result from now on is what `finish` makes of it."""
+        collect = self._collect
+        self._collect = lambda unit, **options: finish(collect(unit, **options))
+        return self
+
     def done(self) -> bool:
         """Return True if `wait` would return, or raise, at once. Never blocks."""
         return self._collected or (not callable(self._unit) and self._unit.final)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hvd_gradflow.errors import GradflowError
 from hvd_gradflow.reduce.filling import Filling
-from hvd_gradflow.reduce.layout import Bucket, feeds_back
-from hvd_gradflow.reduce.residuals import Residuals
+from hvd_gradflow.reduce.filling_device import DeviceFilling
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, feeds_back
+from hvd_gradflow.reduce.residuals import Residuals, zeros
 
 if TYPE_CHECKING:
+    from hvd_gradflow.reduce.place import Place
     from hvd_gradflow.reduce.reducer import Reducer
 
 
@@ -54,22 +54,38 @@ class Lanes:
         One more than the steps that may be under way beside the present one.
     plan : int
         Number of the plan.
+    place : Place, optional
+        Where the gradients lie, if that is a device.
     """
 
     def __init__(
-        self, buckets: Sequence[Bucket], residuals: Residuals, reducer: Reducer, count: int, plan: int
+        self,
+        buckets: Sequence[Bucket],
+        residuals: Residuals,
+        reducer: Reducer,
+        count: int,
+        plan: int,
+        place: Place | None = None,
     ) -> None:
         self._residuals, self._engine = residuals, reducer.engine
-        pairs = [
-            (bucket, np.zeros(bucket.elements, np.float32) if feeds_back(bucket.codec) else None)
-            for bucket in buckets
-        ]
-        for bucket, residual in pairs:
+        pairs = []
+        for bucket in buckets:
+            dtypes = {DTYPES[slot.spec.dtype] for slot in bucket.slots}
+            there = place if place is not None and place.takes(bucket.codec, dtypes) else None
+            residual = zeros(bucket.elements, there) if feeds_back(bucket.codec) else None
+            pairs.append((bucket, residual, there))
+        for bucket, residual, _ in pairs:
             if residual is not None:
                 for slot in bucket.slots:
                     residuals.hold(slot.spec.name, residual[slot.begin : slot.end])
         nodes = reducer.node_count
-        self._lanes = [Lane([Filling(b, r, nodes, count == 1) for b, r in pairs], plan) for _ in range(count)]
+
+        def filling(bucket: Bucket, residual: Any, there: Place | None) -> Filling:
+            if there is None:
+                return Filling(bucket, residual, nodes, count == 1, place)
+            return DeviceFilling(bucket, residual, nodes, count == 1, there)
+
+        self._lanes = [Lane([filling(*pair) for pair in pairs], plan) for _ in range(count)]
         self._step = 0
         self._whole: dict[str, bool] = {}  # bucket -> it went in one piece when it was sent last
         self.places = {slot.spec.name: (i, slot) for i, bucket in enumerate(buckets) for slot in bucket.slots}

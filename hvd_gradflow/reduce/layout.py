@@ -162,7 +162,8 @@ def _stays(spec: TensorSpec, codec: Codec, dtype: int) -> bool:
 def _bucket(key: tuple, members: list[TensorSpec], place: str, in_place: bool) -> Bucket:
     codec, dtype = key
     in_place = in_place and len(members) == 1 and _stays(members[0], codec, dtype)
-    block = max(int(codec.spec()["block"]), 1)
+    # Every tensor begins where a device reads 16 bytes at a time.
+    block = math.lcm(max(int(codec.spec()["block"]), 1), 4)
     slots, at = [], 0
     for index, spec in enumerate(members):
         slots.append(Slot(spec, index, at, at + spec.elements))

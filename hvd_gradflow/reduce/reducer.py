@@ -10,11 +10,12 @@ import hvd_gradflow
 from hvd_gradflow import codec as codecs
 from hvd_gradflow import config as configuration
 from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
-from hvd_gradflow.reduce import lifecycle, single
+from hvd_gradflow.reduce import lifecycle, single, single_device
 from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import digest
 from hvd_gradflow.reduce.normalizer import Normalizer
+from hvd_gradflow.reduce.place import Place, device_of
 from hvd_gradflow.reduce.probe import Prober
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.topology import discover
@@ -84,6 +85,7 @@ class Reducer:
             name,
         )
         self.closed = False
+        self._places: dict[Any, Place] = {}
         self._sequence: dict[str, int] = {}
         self._under_way: dict[str, list] = {}
         self._left_behind: list[Any] = []  # under way when their names were forgotten
@@ -132,6 +134,8 @@ class Reducer:
         array : array_like
             NumPy, torch CPU tensor or anything with DLPack or the buffer protocol; float32, float64,
             float16 or bfloat16; any shape and layout. It must stay as it is until `wait` has returned.
+            One on a GPU must be contiguous; it is encoded there (docs/architecture.md, "Gradients on a
+            device").
         name : str
             The same on all ranks; not under way already.
         op : {"average", "sum"}
@@ -140,7 +144,8 @@ class Reducer:
         prescale, postscale : float
             Factors before and after the sum.
         out : array_like, optional
-            Contiguous, of the same dtype and size; may be `array`. Default: a new NumPy array.
+            Contiguous, of the same dtype and size, where `array` lies; may be `array`. Default: a new NumPy
+            array.
 
         Returns
         -------
@@ -148,7 +153,9 @@ class Reducer:
             `wait` returns the result, of the shape and dtype of `array` (bfloat16 without `out`: uint16
             that holds its bits).
         """
-        return single.start(
+        place = self.place_of(array)
+        start = single.start if place is None else single_device.start_on(place)
+        return start(
             self,
             array,
             name,
@@ -158,6 +165,15 @@ class Reducer:
             postscale=postscale,
             out=out,
         )
+
+    def place_of(self, array) -> Place | None:
+        """Return the device on which an array is reduced, as this reducer uses it; None: on the host."""
+        found = device_of(array, self.config.device)
+        if found is None:
+            return None
+        if found not in self._places:
+            self._places[found] = Place(self, found)
+        return self._places[found]
 
     def allreduce(self, array, name: str, **options):
         """Reduce one array and wait; arguments as of :meth:`allreduce_async`."""
@@ -171,14 +187,14 @@ class Reducer:
 
     def submit(self, *, name, identity, codec, dtype, elements, source, target, factors, keep,
                residual=None, unchecked=False, backup=None, rescale=None, ends=(), finite=True,
-               statistics=False, state=0, versions=1):  # fmt: skip
+               statistics=False, state=0, versions=1, device=None):  # fmt: skip
         """Hand one unit to the engine (used by streams); returns the engine's unit.
 
         `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
         all ranks must have alike. Where it is `unchecked`, on all ranks, nobody needs to know whether the
         input is `finite`: where a result is not, the residual becomes what it was, for which `backup` is
         room. Of one name `versions` may be under way; `rescale` is what the residual is multiplied with once
-        those before this one have ended.
+        those before this one have ended. With a `device` (:attr:`Pieces.native`) all of them are on it.
         """
         self.admit(name, codec, versions)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
@@ -212,12 +228,13 @@ class Reducer:
             post_scale=factors.post,
             source=source,
             target=target,
-            residual=0 if residual is None else residual.ctypes.data,
-            backup=0 if backup is None else backup.ctypes.data,
-            rescale=0 if rescale is None else rescale.ctypes.data,
+            residual=_address(residual),
+            backup=_address(backup),
+            rescale=_address(rescale),
             ends=list(ends),
             finite=finite,
             keep=(keep, residual, backup, rescale),
+            device=device,
         )
         self._sequence[name] = sequence + 1
         self._under_way[name] = [*_unfinished(self._under_way.get(name, ())), unit]
@@ -384,6 +401,13 @@ class Reducer:
 
 def _unfinished(units) -> list:
     return [unit for unit in units if not unit.final]
+
+
+def _address(array) -> int:
+    """Of an array on the host or on a device; 0 for none."""
+    if array is None:
+        return 0
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.address
 
 
 def _codec(codec):

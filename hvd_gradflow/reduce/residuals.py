@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from hvd_gradflow.errors import MismatchError
+from hvd_gradflow.reduce.floats import Floats
 from hvd_gradflow.reduce.normalizer import Normalizer
+
+if TYPE_CHECKING:
+    from hvd_gradflow.reduce.place import Place
+
+Held: TypeAlias = np.ndarray | Floats  # of the host, or of a device
+
+
+def on_host(array: Held) -> np.ndarray:
+    """Return the array itself, or a copy of one on a device."""
+    return array if isinstance(array, np.ndarray) else array.numpy()
+
+
+def zeros(elements: int, place: Place | None) -> Held:
+    """Return new zeros; on the host their pages cost no memory until they are used."""
+    return np.zeros(elements, np.float32) if place is None else place.zeros(elements)
+
+
+def write(array: Held, values: np.ndarray) -> None:
+    """Replace all elements."""
+    if isinstance(array, np.ndarray):
+        array[:] = values
+    else:
+        array.write(values)
 
 
 class Residuals:
@@ -19,36 +43,47 @@ class Residuals:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, np.ndarray] = {}
-        self._backups: dict[str, np.ndarray] = {}
+        self._held: dict[str, Held] = {}
+        self._backups: dict[str, Held] = {}
         self._owed: dict[str, np.ndarray] = {}
 
-    def of(self, name: str, elements: int) -> np.ndarray:
-        """Return the array that the engine keeps up to date; zero pages cost no memory until used."""
-        held = self._held.get(name)
-        if held is None or held.size != elements:
-            held = self._held[name] = np.zeros(elements, np.float32)
-        return held
+    def of(self, name: str, elements: int, place: Place | None = None) -> Held:
+        """Return the array that the engine keeps up to date.
 
-    def backup_of(self, name: str, elements: int) -> np.ndarray:
+        With a `place` it is on that device; what was held elsewhere moves there.
+        """
+        held = self._held.get(name)
+        if held is not None and held.size == elements and isinstance(held, np.ndarray) == (place is None):
+            return held
+        moved = None if held is None or held.size != elements else on_host(held)
+        made = zeros(elements, place)
+        if moved is not None:
+            write(made, moved)
+        self._held[name] = made
+        return made
+
+    def backup_of(self, name: str, elements: int, place: Place | None = None) -> Held:
         """Return room of the same size, where the engine keeps what the residual was."""
         backup = self._backups.get(name)
-        if backup is None or backup.size != elements:
-            backup = self._backups[name] = np.empty(elements, np.float32)
+        if backup is None or backup.size != elements or isinstance(backup, np.ndarray) != (place is None):
+            backup = np.empty(elements, np.float32) if place is None else place.zeros(elements)
+            self._backups[name] = backup
         return backup
 
-    def hold(self, name: str, array: np.ndarray) -> None:
+    def hold(self, name: str, array: Held) -> None:
         """Use this array, a part of a bucket's, for a name."""
         self._held[name] = array
 
     def in_gradient_units(self, normalizer: Normalizer) -> None:
         """Undo what a normalizer did to the residuals that this rank holds."""
         for name, held in self._held.items():
-            normalizer.restore(name, held)
+            if isinstance(held, np.ndarray):  # nothing is normalized on a device
+                normalizer.restore(name, held)
 
     def release(self) -> None:
         """Owe all that was held: the arrays are about to go away."""
-        for name, held in self._held.items():
+        for name, array in self._held.items():
+            held = on_host(array)
             if held.any():
                 owed = self._owed.get(name)
                 self._owed[name] = held.copy() if owed is None else owed + held
@@ -60,10 +95,14 @@ class Residuals:
 
     def fold(self, name: str, values: np.ndarray, factor: float) -> np.ndarray | None:
         """Add what is owed to `values`, in place; returns what was added, in case it must be kept."""
-        owed = self._owed.pop(name, None)
+        owed = self.take(name)
         if owed is not None:
             values += owed * np.float32(factor)
         return owed
+
+    def take(self, name: str) -> np.ndarray | None:
+        """Return what is owed, which the caller adds to an input, and owe it no more."""
+        return self._owed.pop(name, None)
 
     def keep(self, name: str, owed: np.ndarray) -> None:
         """Owe again what was folded into a reduction that came to nothing."""
@@ -92,7 +131,7 @@ class Residuals:
             mine = np.zeros(elements, np.float32)
             for part in (self._held.get(name), self._owed.get(name)):
                 if part is not None:
-                    mine += part
+                    mine += on_host(part)
             handles[name] = reducer.allreduce_async(
                 mine, f"{prefix}residual of {name}", op="sum", codec="none", out=mine
             )
@@ -101,7 +140,7 @@ class Residuals:
     def replace(self, state: Mapping[str, Any], rank: int) -> None:
         """Start from a saved state: rank 0 owes it, nobody holds anything."""
         for held in self._held.values():
-            held[:] = 0
+            write(held, np.zeros(held.size, np.float32))
         self._owed = {}
         for name, value in state.items():
             flat = np.array(value, np.float32).ravel()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NUMPY = {DTYPES["float32"]: np.float32, DTYPES["float64"]: np.float64}
 HALVES = ("float16", "bfloat16")
 # Finite numbers; the largest bfloat16 is 0x7f7f.
-_LARGEST = {DTYPES["float16"]: 65504.0, DTYPES["bfloat16"]: (2.0 - 2.0**-7) * 2.0**127}
+LARGEST = {DTYPES["float16"]: 65504.0, DTYPES["bfloat16"]: (2.0 - 2.0**-7) * 2.0**127}
 
 
 def checked_out(out, source: arrays.ArrayView, name: str) -> arrays.ArrayView:
@@ -51,7 +51,7 @@ def saturate(values: np.ndarray, dtype: int) -> None:
     A code with few bits may return an average that is larger than any input: under ``log4`` 60000 becomes
     65536. What is not finite stays so.
     """
-    largest = _LARGEST.get(dtype)
+    largest = LARGEST.get(dtype)
     if largest is not None and values.size and max(values.max(), -values.min()) > largest:
         over = np.isfinite(values) & (np.abs(values) > largest)
         values[over] = np.copysign(np.float32(largest), values[over])

@@ -48,7 +48,8 @@ def start(
         read = staging.ctypes.data
         finite = reducer.engine.load(source.address, source.dtype, read, source.size)
         owed = reducer.residuals.fold(name, staging, factors.fold) if finite else None
-    residual, backup = None, None
+    residual: Any = None
+    backup: Any = None
     unchecked = codec.lossy and reducer.node_count > 1
     if feeds_back(codec):
         residual = reducer.residuals.of(name, source.size)

@@ -10,7 +10,6 @@ import numpy as np
 
 from hvd_gradflow import events
 from hvd_gradflow.codec.policy import as_policy
-from hvd_gradflow.device import arrays
 from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
 from hvd_gradflow.reduce.agreement import announce
 from hvd_gradflow.reduce.factors import Factors
@@ -28,9 +27,10 @@ from hvd_gradflow.reduce.layout import (
     identify_plan,
 )
 from hvd_gradflow.reduce.normalizer import Normalizer
+from hvd_gradflow.reduce.place import Place
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
-from hvd_gradflow.reduce.results import HALVES, saturate, written
+from hvd_gradflow.reduce.results import HALVES
 from hvd_gradflow.reduce.tuner import Tuner, Undecided
 
 _said: list[bool] = []  # that nothing is encoded on one node: once a process
@@ -60,6 +60,10 @@ class GradientStream:
         Steps whose reductions may be under way while those of the next are submitted. With 0 each tensor is
         waited for before it is submitted again. Otherwise :meth:`advance` ends each step, on all ranks at
         the same place; memory for gradients is `max_staleness` + 1 times that of one step.
+    place : Place, optional
+        The device on which all gradients lie, from :meth:`Reducer.place_of`; default: they are on the host.
+        They must stay as they are until they were waited for, and the results take their place; with
+        staleness, until :meth:`advance`, and nothing takes it.
     in_place : bool
         Without staleness, float32 gradients of 1 MiB and more are not copied: such an array must stay as it
         is until it was waited for, and may hold anything then, best the result (``wait(out=array)``).
@@ -79,6 +83,7 @@ class GradientStream:
         second_moment: Callable[[str], Any] | None = None,
         max_staleness: int = 0,
         in_place: bool = False,
+        place: Place | None = None,
     ):
         if max_staleness < 0:
             raise ConfigError(f"max_staleness={max_staleness}: expected at least 0")
@@ -97,6 +102,7 @@ class GradientStream:
         self._residuals = Residuals()
         self._normalizer = Normalizer(second_moment)
         self.max_staleness = max_staleness
+        self._placed = place
         self._in_place = in_place and not max_staleness
         self._rounds = 0
         self._lanes = Lanes((), self._residuals, reducer, max_staleness + 1, 0)
@@ -146,7 +152,9 @@ class GradientStream:
         self._compare(self._table)
         limit = self.reducer.config.bucket_mib * 2**20
         buckets = cut(self.specs, self._table, limit, label, self._in_place)
-        self._lanes = Lanes(buckets, self._residuals, self.reducer, self.max_staleness + 1, self._plans)
+        self._lanes = Lanes(
+            buckets, self._residuals, self.reducer, self.max_staleness + 1, self._plans, self._placed
+        )
 
     def _compare(self, codecs: Mapping[str, Any]) -> Handle:
         """Let all ranks compare what they registered; one that differs learns it by name."""
@@ -180,18 +188,14 @@ class GradientStream:
         index, slot = self._slot(name)
         lane = self._lanes.take(name)
         filling = lane.fillings[index]
-        source = arrays.contiguous(array)
+        source = filling.look(slot, array)
         if source.size != slot.size or source.dtype != DTYPES[slot.spec.dtype]:
             raise GradflowError(
                 f"tensor {name!r}: got {source.size} elements of {source.dtype_name}, "
                 f"registered were {slot.spec.elements} of {slot.spec.dtype}"
             )
-        finite = True
-        if filling.bucket.in_place and not source.readonly and not self._residuals.owes(name):
-            filling.lent = source
-        else:
-            filling.lent = None
-            finite = self._copy(filling, slot, source)
+        factor = self._factors(filling.bucket).fold
+        finite = filling.take(self.reducer.engine, slot, source, self._residuals, factor)
         if filling.normalizes:
             values = filling.values[slot.begin : slot.end]
             residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
@@ -218,22 +222,6 @@ class GradientStream:
         whole = filling.units.get(name)
         return Handle(self.reducer.engine, unit if whole is None else whole, name, collect, after)
 
-    def _copy(self, filling: Filling, slot: Slot, source: arrays.ArrayView) -> bool:
-        """Copy a gradient into its bucket, with what is owed; returns whether it is finite."""
-        finite = True
-        if filling.bucket.dtype == DTYPES["float64"]:
-            filling.values[slot.begin : slot.end] = source.numpy().reshape(-1)
-        else:
-            target = filling.address(slot.begin)
-            finite = self.reducer.engine.load(source.address, source.dtype, target, source.size)
-        name = slot.spec.name
-        if finite and self._residuals.owes(name):
-            values, factor = filling.values[slot.begin : slot.end], self._factors(filling.bucket).fold
-            owed = self._residuals.fold(name, values, factor)
-            if owed is not None:
-                filling.owed[name] = owed
-        return finite
-
     def flush(self) -> None:
         """Send what is incomplete, tensor by tensor; all ranks must lack the same ones."""
         self._flush(self._lanes.present)
@@ -252,6 +240,8 @@ class GradientStream:
         self.flush()
         if not self.max_staleness:
             return
+        if self._placed is not None:
+            self._placed.input.synchronize()  # the gradients are in their buckets, and free to change
         self._rounds += 1
         lane = self._lanes.advance()
         if not lane.outstanding:
@@ -290,7 +280,6 @@ class GradientStream:
 
     def _send(self, filling: Filling, name: str, slots: Sequence[Slot], finite: bool):
         bucket, begin, end = filling.bucket, slots[0].begin, slots[-1].end
-        address = filling.address(begin)
         if name not in self._identities:
             self._identities[name] = identify([s.spec for s in slots], self._table)
         codec, state = bucket.codec, 0
@@ -306,19 +295,14 @@ class GradientStream:
             codec=codec,
             dtype=bucket.dtype,
             elements=end - begin,
-            source=address,
-            target=address,
             factors=self._factors(bucket),
-            residual=None if filling.residual is None else filling.residual[begin:end],
             unchecked=filling.unchecked,
-            backup=filling.backup,
-            rescale=None if filling.rescale is None else filling.rescale[begin:end],
             ends=[s.begin - begin for s in slots[1:]] + [end - begin],
             finite=finite,
             state=state,
             statistics=self._policy.wants_statistics and filling.residual is not None,
-            keep=(filling, filling.lent),
             versions=self._lanes.count,
+            **filling.terms(slots),
         )
 
     def _factors(self, bucket: Bucket) -> Factors:
@@ -329,9 +313,9 @@ class GradientStream:
         if filling.normalizes:
             values = filling.values[slot.begin : slot.end]
             self._normalizer.leave(name, values, unit.finite, filling.entered.pop(name))
-        if slot.spec.dtype in HALVES and self._op == "average" and filling.bucket.codec.lossy:
-            saturate(filling.values[slot.begin : slot.end], DTYPES[slot.spec.dtype])
-        result = written(self.reducer.engine, filling, slot, out)
+        half = slot.spec.dtype in HALVES
+        saturated = half and self._op == "average" and filling.bucket.codec.lossy
+        result = filling.give(self.reducer.engine, slot, out, saturated)
         self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:
             self._note(lane, filling, slot, unit)

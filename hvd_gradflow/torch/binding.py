@@ -24,11 +24,13 @@ from hvd_gradflow.frontend import token, watchdog
 from hvd_gradflow.torch import session
 from hvd_gradflow.torch.tensors import (
     DTYPES,
+    as_submitted,
     embedding_parameters,
     fetch,
     named_list,
     numpy_state,
     on_host,
+    place_of,
     spec_of,
     torch_state,
 )
@@ -90,6 +92,7 @@ class BoundCompression:
             )
         self.choice = choice
         self.reducer: Any = None
+        self.place: Any = None
         self.stream: Any = None
         self.sent_by_horovod: Counter[str] = Counter()
         self._names = {p: name for name, p in pairs}
@@ -145,7 +148,7 @@ class BoundCompression:
         self._sequence[name] += 1
         sequence, elements, dtype = self._sequence[name], tensor.numel(), DTYPES[parameter.dtype]
         identity = token.checksum(f"{self.stream.scope}/{name}", sequence, elements, dtype)
-        handle = self.stream.submit(name, on_host(tensor, parameter.dtype))
+        handle = self.stream.submit(name, as_submitted(tensor, parameter.dtype, self.place))
         self._count(token.BYTES, 0)
         watchdog.enter(self.reducer)
         what = f"gradient {name!r}, sequence {sequence}, {elements} elements of {dtype}"
@@ -163,7 +166,7 @@ class BoundCompression:
             return ctx.gradient
         try:
             factor = token.factor(tensor, ctx.identity, self.reducer.size, ctx.what)
-            fetch(ctx.handle, ctx.gradient, ctx.dtype)
+            fetch(ctx.handle, ctx.gradient, ctx.dtype, self.place)
         except BaseException:
             watchdog.forget(self.reducer)
             raise
@@ -197,10 +200,16 @@ class BoundCompression:
         if not process_set.included():
             return
         self.reducer = session.reducer_of(process_set)
+        self.place = place_of(self.reducer, self._names)
         scope = self._scope or session.next_scope(self.reducer, "bound")
         # What Horovod is asked for (op, factors) the token tells, when the gradient is under way already.
         self.stream = self.reducer.stream(
-            self._specs, codec=self.choice.policy(), scope=scope, op="average", importance=self._importance
+            self._specs,
+            codec=self.choice.policy(),
+            scope=scope,
+            op="average",
+            importance=self._importance,
+            place=self.place,
         )
 
     def _parameter_of(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,15 @@ from hvd_gradflow.frontend.delay import Delay
 from hvd_gradflow.frontend.sparse import key_of
 from hvd_gradflow.torch import remarks, session, sparse
 from hvd_gradflow.torch.choice import Choice
-from hvd_gradflow.torch.tensors import fetch, host_view, numpy_state, spec_of, torch_state
+from hvd_gradflow.torch.tensors import (
+    as_submitted,
+    fetch,
+    lies_at,
+    numpy_state,
+    place_of,
+    spec_of,
+    torch_state,
+)
 
 
 class GradientExchange:
@@ -70,6 +78,7 @@ class GradientExchange:
         self.sparse_as_dense = sparse_as_dense
         self.reducer = session.reducer_of(process_set)
         self.scope = session.next_scope(self.reducer, "optimizer")
+        self.place = place_of(self.reducer, by_name.values())
         self.stream = self.reducer.stream(
             [spec_of(name, p) for name, p in parameters],
             codec=choice.policy(),
@@ -81,6 +90,7 @@ class GradientExchange:
             second_moment=lambda name: second_moment(by_name[name]),
             max_staleness=max_staleness,
             in_place=True,  # as Horovod does, which reduces a gradient where it lies
+            place=self.place,
         )
         self.max_staleness = max_staleness
         self.applies = False
@@ -113,23 +123,24 @@ class GradientExchange:
             if not self.sparse_as_dense:
                 return self._start_sparse(parameter, name)
             dense, dims = gradient.to_dense(), gradient.sparse_dim()
-            pending = self.stream.submit(name, host_view(dense, parameter.dtype))
-            return lambda: fetch(pending, dense, parameter.dtype).to_sparse(dims)
+            pending = self.stream.submit(name, as_submitted(dense, parameter.dtype, self.place))
+            return lambda: fetch(pending, dense, parameter.dtype, self.place).to_sparse(dims)
         if gradient.layout != torch.strided:
             raise UnsupportedError(
                 f"the gradient of {name!r} has layout {gradient.layout}, expected strided or sparse_coo"
             )
-        view = host_view(gradient, parameter.dtype)
-        handle = self.stream.submit(name, view)
+        given = as_submitted(gradient, parameter.dtype, self.place)
+        handle = self.stream.submit(name, given)
 
         if self.max_staleness:  # it must not keep the gradient, which is copied, for so many steps
-            return _Later(handle, parameter.dtype)
+            return _Later(handle, parameter.dtype, self.place)
         self._versions[name] = gradient, gradient._version
 
         def wait() -> torch.Tensor:
-            if gradient.data_ptr() != view.address:  # a copy, or its memory is another now
-                return fetch(handle, gradient, parameter.dtype)
-            handle.wait(out=view)
+            if gradient.data_ptr() != lies_at(given):  # a copy, or its memory is another now
+                return fetch(handle, gradient, parameter.dtype, self.place)
+            # On a device, where it lies, with its neighbours in one kernel.
+            handle.wait(out=given if self.place is None else None)
             return gradient
 
         return wait
@@ -255,14 +266,14 @@ class GradientExchange:
 class _Later:
     """Waits for one gradient, and writes it to a tensor that is named then."""
 
-    def __init__(self, handle: Any, dtype: torch.dtype) -> None:
-        self._handle, self._dtype = handle, dtype
+    def __init__(self, handle: Any, dtype: torch.dtype, place: Any) -> None:
+        self._handle, self._dtype, self._place = handle, dtype, place
 
     def __call__(self, into: torch.Tensor | None = None) -> torch.Tensor | None:
         if into is None:
             self._handle.wait()
             return None
-        return fetch(self._handle, into, self._dtype)
+        return fetch(self._handle, into, self._dtype, self._place)
 
 
 def _put(step: Mapping[torch.Tensor, Callable[..., Any]]) -> None:

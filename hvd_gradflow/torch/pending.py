@@ -13,13 +13,13 @@ from horovod.torch.mpi_ops import Average, ProcessSet
 from hvd_gradflow.frontend.single import unnamed, without_feedback
 from hvd_gradflow.torch import session
 from hvd_gradflow.torch.choice import Choice
-from hvd_gradflow.torch.tensors import on_host, spec_of
+from hvd_gradflow.torch.tensors import as_submitted, on_host, spec_of
 
 
 @dataclass(frozen=True)
 class _Part:
     handle: Any
-    host: torch.Tensor  # what the reducer reads, until it is done
+    given: torch.Tensor  # what the reducer reads, until it is done
     result: torch.Tensor  # where it writes
     output: torch.Tensor  # where the caller wants it; often the same
 
@@ -67,11 +67,12 @@ def submit(
         codec = choice.codec_for(spec_of(full, tensor), reducer.config.min_elements)
         if not named:
             codec = without_feedback(codec)
-        host = on_host(tensor)
-        plain = output.device.type == "cpu" and output.is_contiguous()
-        result = output if plain else torch.empty(tensor.shape, dtype=tensor.dtype)
+        place = reducer.place_of(tensor)
+        given = on_host(tensor) if place is None else as_submitted(tensor, tensor.dtype, place)
+        plain = output.device == given.device and output.is_contiguous()
+        result = output if plain else torch.empty(tensor.shape, dtype=tensor.dtype, device=given.device)
         handle = reducer.allreduce_async(
-            host,
+            given,
             full,
             op="average" if op == Average else "sum",
             codec=codec,
@@ -79,7 +80,7 @@ def submit(
             postscale=postscale,
             out=result.detach(),
         )
-        parts.append(_Part(handle, host, result, output))
+        parts.append(_Part(handle, given, result, output))
     return Pending(parts, grouped)
 
 

@@ -79,7 +79,27 @@ def host_view(tensor: torch.Tensor, dtype: torch.dtype) -> ArrayView:
     return ArrayView(host.data_ptr(), host.numel(), _CODES[dtype], host.shape, (), True, False, host)
 
 
-def fetch(handle: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+def place_of(reducer: Any, tensors: Iterable[torch.Tensor]) -> Any:
+    """Return the device of the reducer's on which all of these lie, or None: they go by the host."""
+    places = {reducer.place_of(tensor) for tensor in tensors}
+    return places.pop() if len(places) == 1 else None
+
+
+def as_submitted(tensor: torch.Tensor, dtype: torch.dtype, place: Any) -> Any:
+    """Return a gradient as the reducer takes it: on the host, or with a `place` where it lies."""
+    if place is None:
+        return host_view(tensor, dtype)
+    return tensor.detach().to(dtype=dtype).resolve_neg().contiguous()
+
+
+def lies_at(submitted: Any) -> int:
+    """Return the address of what :func:`as_submitted` gave."""
+    return submitted.address if isinstance(submitted, ArrayView) else submitted.data_ptr()
+
+
+def fetch(
+    handle: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None, place: Any = None
+) -> torch.Tensor:
     """Wait for `handle` and write its result into `tensor`, whatever its device and strides.
 
     Parameters
@@ -90,15 +110,17 @@ def fetch(handle: Any, tensor: torch.Tensor, dtype: torch.dtype | None = None) -
         Receives the result and is returned.
     dtype : torch.dtype, optional
         Of what was submitted, where it is not that of `tensor`.
+    place : Place, optional
+        Where it was reduced, if not on the host.
     """
     target = tensor.detach()
     dtype = dtype or target.dtype
-    if target.is_cpu and target.is_contiguous() and target.dtype == dtype:
+    if (target.is_cpu or place is not None) and target.is_contiguous() and target.dtype == dtype:
         handle.wait(out=target)
     else:
-        host = torch.empty(target.shape, dtype=dtype)
-        handle.wait(out=host)
-        target.copy_(host)
+        room = torch.empty(target.shape, dtype=dtype, device="cpu" if place is None else target.device)
+        handle.wait(out=room)
+        target.copy_(room)
     return tensor
 
 

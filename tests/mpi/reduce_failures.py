@@ -18,6 +18,8 @@ from hvd_gradflow.reduce import Reducer, TensorSpec, default_reducer
 
 comm = MPI.COMM_WORLD
 case = sys.argv[1]
+if os.environ.get("GRADFLOW_DEVICE") == "emulated":
+    import emulated_gpu  # noqa: F401
 rank = comm.rank
 culprit = rank == comm.size - 1
 ones = np.ones(1000, np.float32)
@@ -87,6 +89,12 @@ elif case == "missing":
     if culprit:
         time.sleep(30)
     expect(lambda: reducer.allreduce(ones, "w"))
+elif case == "late":
+    # The culprit's gradient is still being computed on its device when the others have waited long enough.
+    if culprit:
+        place = reducer.place_of(ones)
+        place.device.delay(8, place.input)
+    expect(lambda: reducer.allreduce(ones, "w", codec="int8", out=ones))
 elif case == "twice":
     first = reducer.allreduce_async(ones, "w")
     try:
@@ -102,7 +110,7 @@ elif case == "raises":
         raise RuntimeError("out of cheese")
     expect(lambda: reducer.allreduce(ones, "w"))
 elif case in ("exit0", "kill", "stop"):
-    big = np.ones(8_000_000, np.float32)
+    big = np.ones(8_000_000 if reducer.config.device == "auto" else 500_000, np.float32)
     for step in range(1000):
         if culprit and step == 3:
             handle = reducer.allreduce_async(big, "w", codec="int8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import sys
 
 import horovod.torch as stock
@@ -17,6 +18,8 @@ import hvd_gradflow.torch as ours
 from hvd_gradflow.torch import Compression
 
 torch.set_num_threads(1)
+if os.environ.get("GRADFLOW_DEVICE") == "emulated":
+    import emulated_gpu  # noqa: F401
 
 # Relative error (norm of the difference over the norm) that one exchange, two encodings, may have.
 ERROR = {

@@ -1,0 +1,112 @@
+"""Tensors on a device, on their way into a bucket and out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvd_gradflow.device.arrays import ArrayView
+from hvd_gradflow.device.memory import PIECE, TO_DEVICE, TO_HOST, piece_table
+
+if TYPE_CHECKING:
+    from hvd_gradflow.reduce.place import Place
+
+
+class Pieces:
+    """Some tensors on their way into a bucket, and their results on the way out.
+
+    Nothing waits for the copy in: the engine does, before it announces the unit.
+
+    Parameters
+    ----------
+    place : Place
+    most : int
+        Tensors at most.
+    """
+
+    def __init__(self, place: Place, most: int) -> None:
+        self.place, self._most = place, max(most, 1)
+        device = place.device
+        self._table = device.allocate_host(self._most * PIECE.itemsize)
+        self._on_device = device.allocate(self._most * PIECE.itemsize)
+        self._flags = device.allocate(16)
+        self._finite = device.allocate_host(16)
+        self._event = device.event()
+        self._arrays: list[Any] = []
+        self._views: list[ArrayView] = []
+        self._offsets: list[int] = []
+
+    def native(self, looked: bool) -> tuple[int, int, int, int]:
+        """Return what the engine is told of them, and of the device.
+
+        `looked`: whether it says in its announcement if they are finite. Where the host would not look either
+        (units that are unchecked), the results tell; so a step with NaN has the same bits on both.
+        """
+        device = self.place.device
+        finite = self._finite.address if looked else 0
+        return device.api_address, device.index, self._event.handle, finite
+
+    @property
+    def waiting(self) -> bool:
+        """Whether results were not written over the tensors yet."""
+        return bool(self._views)
+
+    def gather(self, pieces: Sequence[tuple[Any, ArrayView, int]], target: int, elements: int) -> None:
+        """Copy tensors into a bucket, converted to float32, zeros between them; in one kernel.
+
+        Parameters
+        ----------
+        pieces : sequence of (array, ArrayView, int)
+            Each with the element of the bucket where it begins, ascending. They must stay as they are until
+            their reduction has ended.
+        target : int
+            Address of the bucket.
+        elements : int
+            Its size.
+        """
+        device, stream = self.place.device, self.place.input
+        self._arrays = [array for array, _, _ in pieces]
+        self._views = [view for _, view, _ in pieces]
+        self._offsets = [offset for _, _, offset in pieces]
+        table = piece_table([(view, offset) for _, view, offset in pieces])
+        self._table.numpy(PIECE)[: table.size] = table
+        device.copy(self._on_device.address, self._table.address, table.nbytes, TO_DEVICE, stream)
+        device.gather(self._on_device.address, table.size, target, elements, self._flags.address, stream)
+        device.copy(self._finite.address, self._flags.address, 4, TO_HOST, stream)
+        self._event.record(stream)
+
+    def add(self, values: np.ndarray, target: int) -> None:
+        """Add values of the host to a part of the bucket, behind the copy in.
+
+        Rare (after a change of plan, or a load), so it waits until they are there.
+        """
+        device, stream = self.place.device, self.place.input
+        more = self.place.zeros(values.size)
+        more.write(values)
+        device.library.sum(target, target, more.address, 1.0, values.size, 0, stream.handle)
+        self._event.record(stream)
+        stream.synchronize()
+
+    def scatter(self, source: int, elements: int, saturated: bool) -> None:
+        """Write the results of a bucket over the tensors, in one kernel; they are there on return.
+
+        Parameters
+        ----------
+        source : int
+            Address of the bucket.
+        elements : int
+            Its size.
+        saturated : bool
+            Whether finite results stay finite in float16 and bfloat16.
+        """
+        place = self.place
+        place.follow(self._arrays[0])
+        for view, offset in zip(self._views, self._offsets, strict=True):
+            if saturated:
+                place.saturate(source + 4 * offset, view)
+        table, count = self._on_device.address, len(self._views)
+        place.device.scatter(source, elements, 1.0, table, count, place.output)
+        place.output.synchronize()
+        self._arrays, self._views = [], []
