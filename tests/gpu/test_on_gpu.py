@@ -15,6 +15,7 @@ from hvd_gradflow.device.memory import piece_table
 from hvd_gradflow.testing.device_bench import Bench, same, specs, values
 from hvd_gradflow.testing.device_conformance import DeviceConformance
 from hvd_gradflow.testing.device_kernels import reference
+from tests.mpi_launcher import mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = os.environ.get("GPU_DEVICE", "cuda")
@@ -98,6 +99,19 @@ def test_copies_leave_the_payload_only(gpu):
     status, found = bench.decode(spec, payload, np.zeros(n, np.float32))
     assert status == 0
     assert np.abs(found - x).max() <= np.abs(x).max() / 127
+
+
+def test_two_ranks_train_as_on_the_host(gpu, torch):
+    """Encoded on the GPU or on the host: the same weights, to the bit, though gradients come late."""
+    weights = []
+    for device in ("host", "auto"):
+        env = {"GRADFLOW_RANKS_PER_NODE": "1", "GRADFLOW_DEVICE": device}
+        run = mpirun(2, [Path(__file__).with_name("train_on_gpu.py"), "cuda"], timeout=240, env=env).check()
+        assert "copied to the host" not in run.stderr, run.stderr
+        lines = [line.split() for line in run.stdout.splitlines() if line.startswith("WEIGHTS")]
+        weights.append([line[1:3] for line in lines])  # not the bytes: there may be a credit more
+    assert len(weights[0]) == 5
+    assert weights[0] == weights[1]
 
 
 def test_the_memory_checker_is_content(gpu):
