@@ -52,7 +52,10 @@ def saturate(values: np.ndarray, dtype: int) -> None:
     65536. What is not finite stays so.
     """
     largest = LARGEST.get(dtype)
-    if largest is not None and values.size and max(values.max(), -values.min()) > largest:
+    if largest is None or not values.size:
+        return
+    # Beside NaN, too, finite ones are kept finite: what becomes of an element is its own affair.
+    if max(np.fmax.reduce(values), -np.fmin.reduce(values)) > largest:
         over = np.isfinite(values) & (np.abs(values) > largest)
         values[over] = np.copysign(np.float32(largest), values[over])
 
