@@ -82,6 +82,7 @@ def test_a_target_ratio_is_held(train):
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_uncompressed_is_the_measure_of_the_ratio(train):
     assert train(2, DIGITS, "--compression", "none", *ONE_PASS)["wire_ratio"] == pytest.approx(1.0)
 
@@ -102,7 +103,7 @@ def test_nothing_leaves_a_node(train):
 @pytest.mark.parametrize(
     "args",
     [
-        ("--optimizer", "adamw"),
+        pytest.param(("--optimizer", "adamw"), marks=pytest.mark.slow),
         ("--backward-passes", "2", "--max-staleness", "1"),
         ("--amp",),
         pytest.param(("--amp", "--stock-horovod"), marks=pytest.mark.slow),

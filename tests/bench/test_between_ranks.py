@@ -103,6 +103,7 @@ def test_train(bench, tmp_path):
     assert "a step of mlp, 67.14MB" in said
 
 
+@pytest.mark.slow
 def test_train_many_small_tensors(bench):
     rows, _ = bench("train", "--model", "small", "--repeats", "2")
     assert [(row["system"], row["codec"]) for row in rows] == [

@@ -39,7 +39,8 @@ def test_training_on_unequal_nodes(mpirun, path):
     all_ok(run, names)
 
 
-@pytest.mark.parametrize("path", ["dropin", pytest.param("stock", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["dropin", "stock"])
 def test_training_in_one_node(mpirun, path):
     names = [
         "shapes_strides_dtypes",
