@@ -66,7 +66,12 @@ int device_of(const void *address, int *device) {
     return GF_GPU_OK;
   }
 #if defined(__HIPCC__)
-  *device = a.memoryType == hipMemoryTypeDevice || a.isManaged ? a.device : -1;
+#if HIP_VERSION_MAJOR >= 6
+  const hipMemoryType type = a.type;
+#else
+  const hipMemoryType type = a.memoryType;
+#endif
+  *device = type == hipMemoryTypeDevice || a.isManaged ? a.device : -1;
 #else
   *device = a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged ? a.device : -1;
 #endif
