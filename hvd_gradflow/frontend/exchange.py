@@ -1,4 +1,4 @@
-"""The dense gradients of one list of variables, in host memory, for the reducer."""
+"""The dense gradients of one list of variables, for the reducer."""
 
 from __future__ import annotations
 
@@ -61,14 +61,18 @@ class HostExchange:
         This rank takes part.
     specs : sequence of TensorSpec
         In the order of the forward pass, alike on all ranks of the process set.
+    at : object with ``__dlpack_device__``, optional
+        Where all gradients lie, if not in the host's memory.
     """
 
-    def __init__(self, terms: Terms, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, terms: Terms, specs: Sequence[TensorSpec], at: Any = None) -> None:
         self.terms = terms
         self.specs = tuple(specs)
         self._generation = -1
         self._reducer: Any = None
         self._stream: Any = None
+        self.at = at
+        self._place: Any = None
         self._handles: dict[str, Any] = {}
         self._delay: Delay[dict[str, Any]] = Delay(terms.max_staleness)
         self._moments: dict[str, Any] = {}
@@ -91,6 +95,12 @@ class HostExchange:
         self._connect()
         return self._stream
 
+    @property
+    def place(self) -> Any:
+        """The device of the reducer's that takes the gradients, or None: they are to be on the host."""
+        self._connect()
+        return self._place
+
     def _connect(self) -> None:
         if self.is_open:
             return
@@ -99,6 +109,7 @@ class HostExchange:
         self._handles = {}
         self._delay = Delay(terms.max_staleness)
         self._reducer = session.reducer_of(terms.process_set)
+        self._place = None if self.at is None else self._reducer.place_of(self.at)
         self._stream = self._reducer.stream(
             self.specs,
             codec=terms.choice.policy(),
@@ -109,6 +120,7 @@ class HostExchange:
             importance=terms.importance,
             second_moment=lambda name: self._moments.pop(name, None),
             max_staleness=terms.max_staleness,
+            place=self._place,
         )
         self._generation = session.generation
         if self._loaded:
@@ -116,7 +128,10 @@ class HostExchange:
             self._loaded = {}
 
     def submit(self, name: str, gradient: Any, second_moment: Any = None) -> None:
-        """Hand over one gradient (any array in host memory); it is copied."""
+        """Hand over one gradient: any array in host memory, which is copied, or one on :attr:`place`.
+
+        That must stay as it is until it was waited for; with staleness, until :meth:`end_step`.
+        """
         with default_float_env():
             if second_moment is not None:
                 self._moments[name] = second_moment
@@ -147,16 +162,19 @@ class HostExchange:
         self._handles = dict.fromkeys(names) if due is None else due
 
     def wait(self, name: str, out: Any) -> Any:
-        """Wait for one reduced gradient and write it to `out` (contiguous, of its size and dtype).
+        """Wait for one reduced gradient and write it to `out` (contiguous, of its size and dtype, there too).
 
         Zeros in the first steps with staleness, when there is none yet.
         """
         handle = self._handles.pop(name)
-        if handle is None:
+        if handle is not None:
+            with default_float_env():
+                handle.wait(out=out)
+        elif self._place is None:
             out[...] = 0
-            return out
-        with default_float_env():
-            handle.wait(out=out)
+        else:
+            view = self._place.view(out)
+            self._place.put(np.zeros(view.size * view.itemsize, np.uint8), out)
         return out
 
     def residual_state(self) -> dict[str, np.ndarray]:

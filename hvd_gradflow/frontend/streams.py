@@ -52,7 +52,7 @@ class Streams:
         return self.choice.may_normalize(self.terms.importance)
 
     def places(
-        self, variables: Sequence[Any], names: Sequence[str], specs: Sequence[TensorSpec]
+        self, variables: Sequence[Any], names: Sequence[str], specs: Sequence[TensorSpec], at: Any = None
     ) -> list[tuple[HostExchange, str]]:
         """Return the exchange of each variable, and its name there; variables that are new get one.
 
@@ -64,19 +64,21 @@ class Streams:
             Theirs.
         specs : sequence of TensorSpec
             Of their gradients; the name is set here.
+        at
+            As of :class:`HostExchange`; of those that are new.
         """
         new = [i for i, v in enumerate(variables) if id(v) not in self._host_of]
         if new:
             taken = {name for _, name in self._host_of.values()}
             unique = distinct([names[i] for i in new], taken)
             found = [replace(specs[i], name=name) for i, name in zip(new, unique, strict=True)]
-            host = self._open(found)
+            host = self._open(found, at)
             for index, name in zip(new, unique, strict=True):
                 self._host_of[id(variables[index])] = host, name
         return [self._host_of[id(v)] for v in variables]
 
-    def _open(self, specs: list[TensorSpec]) -> HostExchange:
-        host = HostExchange(self.terms, specs)
+    def _open(self, specs: list[TensorSpec], at: Any) -> HostExchange:
+        host = HostExchange(self.terms, specs, at)
         mine = {s.name: self._loaded.pop(s.name) for s in specs if s.name in self._loaded}
         if self._loaded and not mine and not self._hosts:
             raise GradflowError(

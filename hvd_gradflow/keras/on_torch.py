@@ -18,7 +18,7 @@ from hvd_gradflow.reduce import TensorSpec
 from hvd_gradflow.torch import ops
 from hvd_gradflow.torch.choice import Choice, as_choice
 from hvd_gradflow.torch.session import session
-from hvd_gradflow.torch.tensors import DTYPES, on_host
+from hvd_gradflow.torch.tensors import DTYPES, as_submitted, on_host
 
 __all__ = [
     "all_finite",
@@ -62,17 +62,25 @@ class TensorExchange(Streams):
             return list(gradients)
         present = [i for i, g in enumerate(gradients) if g is not None]
         specs = [_spec(variables[i].path, gradients[i]) for i in present]
-        places = self.places([plain(variables[i]) for i in present], [s.name for s in specs], specs)
+        inner = [plain(variables[i]) for i in present]
+        at = inner[0] if len({p.device for p in inner}) == 1 else None
+        places = self.places(inner, [s.name for s in specs], specs, at)
         for index, (host, name) in reversed(list(zip(present, places, strict=True))):
             moment = moments(variables[index]) if self.may_normalize else None
             second = None if moment is None else on_host(moment.value, torch.float32)
-            host.submit(name, on_host(gradients[index]), second)
+            gradient = gradients[index]
+            if host.place is None:
+                given = on_host(gradient)
+            else:  # it may be on another device than the variables
+                given = as_submitted(gradient.to(host.at.device), gradient.dtype, host.place)
+            host.submit(name, given, second)
         for host in dict.fromkeys(host for host, _ in places):
             host.end_step()
         results = list(gradients)
         for index, (host, name) in zip(present, places, strict=True):
             gradient = gradients[index]
-            result = torch.empty(gradient.shape, dtype=gradient.dtype)
+            where = "cpu" if host.place is None else host.at.device
+            result = torch.empty(gradient.shape, dtype=gradient.dtype, device=where)
             host.wait(name, result)
             results[index] = result.to(gradient.device)
         return results

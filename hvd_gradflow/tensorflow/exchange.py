@@ -17,7 +17,8 @@ from hvd_gradflow.frontend.streams import Streams
 from hvd_gradflow.reduce import TensorSpec
 from hvd_gradflow.tensorflow import sparse
 from hvd_gradflow.tensorflow.choice import Choice
-from hvd_gradflow.tensorflow.graph import host_op, refuse_xla
+from hvd_gradflow.tensorflow.graph import op_at, refuse_xla
+from hvd_gradflow.tensorflow.on_device import Site, given, room, site_of
 from hvd_gradflow.tensorflow.session import session
 from hvd_gradflow.tensorflow.variables import name_of, plain, spec_of
 
@@ -52,6 +53,7 @@ class GradientExchange(Streams):
             Terms(session, choice, process_set, average, predivide, importance, kind, max_staleness)
         )
         self.sparse_as_dense = sparse_as_dense
+        self._site: Site | None = None  # where dense gradients are reduced, from the first ones on
         self._bucket = config.load().bucket_mib * 2**20 / 4
         self._sparse = sparse.SparseExchange(choice, process_set, average, self.sent_by_horovod)
 
@@ -105,7 +107,11 @@ class GradientExchange(Streams):
             spec_of(name, plain(v).shape, g.dtype)
             for name, v, g in zip(names, variables, gradients, strict=True)
         ]
-        places = self.places([plain(v) for v in variables], names, specs)
+        inner = [plain(v) for v in variables]
+        if not self._hosts:
+            self._site = site_of(v.device for v in inner)
+        site = self._site
+        places = self.places(inner, names, specs, site)
         known: dict[int, Any] = {}
         if moments is not None and self.may_normalize:
             found = ((i, moments(v)) for i, v in enumerate(variables))
@@ -116,31 +122,39 @@ class GradientExchange(Streams):
         ]
         dtypes, shapes = [g.dtype for g in gradients], [spec.shape for spec in specs]
 
-        def finish(*_: Any) -> list[np.ndarray]:
+        def wait(host: HostExchange, name: str, shape: tuple[int, ...], dtype: tf.DType) -> Any:
+            result, lent = room(site, host.place, shape, dtype)
+            host.wait(name, lent)
+            return result
+
+        def finish(*_: Any) -> list[Any]:
             for host in dict.fromkeys(host for host, _ in places):
                 host.end_step()
             return [
-                host.wait(name, np.empty(shape, dtype.as_numpy_dtype))
+                wait(host, name, shape, dtype)
                 for (host, name), shape, dtype in zip(places, shapes, dtypes, strict=True)
             ]
 
-        return host_op(finish, started, dtypes, "gradflow_wait", shapes)
+        return op_at(site, finish, started, dtypes, "gradflow_wait", shapes)
 
-    @staticmethod
     def _start(
-        places: list[tuple[HostExchange, str]], gradients: list[tf.Tensor], moments: list[tf.Tensor | None]
+        self,
+        places: list[tuple[HostExchange, str]],
+        gradients: list[tf.Tensor],
+        moments: list[tf.Tensor | None],
     ) -> tf.Tensor:
         """Submit some gradients; returns what :meth:`_reduce_dense` waits for. Never blocks."""
-        given = [i for i, moment in enumerate(moments) if moment is not None]
+        known = [i for i, moment in enumerate(moments) if moment is not None]
+        site = self._site
 
-        def start(*arrays: np.ndarray) -> np.ndarray:
-            second = dict(zip(given, arrays[len(places) :], strict=True))
+        def start(*arrays: Any) -> np.ndarray:
+            second = {i: given(site, None, a) for i, a in zip(known, arrays[len(places) :], strict=True)}
             for i, (host, name) in enumerate(places):
-                host.submit(name, arrays[i], second.get(i))
-            return np.zeros((), np.int32)
+                host.submit(name, given(site, host.place, arrays[i]), second.get(i))
+            return np.zeros((), np.int64)
 
-        inputs = [*gradients, *(moments[i] for i in given)]
-        return host_op(start, inputs, [tf.int32], "gradflow_start", [()])[0]
+        inputs = [*gradients, *(moments[i] for i in known)]
+        return op_at(site, start, inputs, [tf.int64], "gradflow_start", [()])[0]
 
 
 def _parts(specs: Sequence[TensorSpec], limit: float) -> list[list[int]]:

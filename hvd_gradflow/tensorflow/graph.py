@@ -1,4 +1,4 @@
-"""Python in TensorFlow's graphs: what runs on the host when a step reaches it."""
+"""Python in TensorFlow's graphs: what is called when a step reaches it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.tensorflow.on_device import Site
 
 
 def refuse_xla(what: str) -> None:
@@ -49,6 +50,49 @@ def host_op(
     if not hasattr(graph, "captures"):
         before[:] = [results[0].op]
     return list(results)
+
+
+def op_at(
+    site: Site | None,
+    function: Callable[..., Any],
+    inputs: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    name: str,
+    shapes: Sequence[Any],
+) -> list[tf.Tensor]:
+    """Return what `function` makes of `inputs`: by :func:`device_op` with a `site`, else :func:`host_op`."""
+    if site is None:
+        return host_op(function, inputs, dtypes, name, shapes)
+    return device_op(site, function, inputs, dtypes, name, shapes)
+
+
+def device_op(
+    site: Site,
+    function: Callable[..., Any],
+    inputs: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    name: str,
+    shapes: Sequence[Any],
+) -> list[tf.Tensor]:
+    """Return what `function` makes of `inputs` on a device (eager tensors in, tensors or NumPy arrays out).
+
+    As :func:`host_op`, in the same order with its operations; no integers of 32 bits, which TensorFlow keeps
+    on the host. Gradients end at the results, as they do at those of :func:`host_op`.
+
+    A graph's operation is placed on the device, where TensorFlow hands it what lies there, and copies there
+    what does not. Only the emulated device has tried it: its name is "CPU:0".
+    """
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
+    if tf.executing_eagerly():
+        results = function(*inputs)
+        results = results if isinstance(results, (list, tuple)) else [results]
+        return [site.tensor(r, dtype) for r, dtype in zip(results, dtypes, strict=True)]
+    with tf.device(site.name):
+        results = tf.py_function(function, inputs, list(dtypes), name=name)
+        results = [tf.stop_gradient(r) for r in results]
+    for result, shape in zip(results, shapes):
+        result.set_shape(shape)
+    return results
 
 
 _CHAIN = "hvd_gradflow_last"

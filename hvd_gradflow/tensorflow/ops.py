@@ -17,13 +17,14 @@ from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.frontend.single import unnamed, without_feedback
 from hvd_gradflow.tensorflow.carrier import carrier
 from hvd_gradflow.tensorflow.choice import Choice, Compression, as_choice
-from hvd_gradflow.tensorflow.graph import host_op, refuse_xla
+from hvd_gradflow.tensorflow.graph import op_at, refuse_xla
+from hvd_gradflow.tensorflow.on_device import default_device, given, room, site_of
 from hvd_gradflow.tensorflow.session import session
 from hvd_gradflow.tensorflow.sparse import SparseExchange
 from hvd_gradflow.tensorflow.variables import plain, spec_of
 
 _tickets = count(1)
-_under_way: dict[int, tuple[list[Any], Any]] = {}
+_under_way: dict[int, tuple[list[Any], Any, list[Any]]] = {}
 
 
 @tf.autograph.experimental.do_not_convert
@@ -151,39 +152,47 @@ def _reduce(
         # Where a function is traced once more on one rank, its names stay the same.
         stem = f"allreduce.{getattr(tf.compat.v1.get_default_graph(), 'name', 'graph')}.{tensors[0].name}"
     grouped = len(tensors) > 1
+    site = site_of(t.device or default_device() for t in tensors)
 
     def both(*arrays: tf.Tensor) -> list[tf.Tensor]:
-        def start(*values: np.ndarray) -> np.ndarray:
+        def start(*values: Any) -> np.ndarray:
             with default_float_env():
                 reducer = session.reducer_of(process_set)
+                place = None if site is None else reducer.place_of(site)
                 first = unnamed(reducer) if stem is None else stem
-                handles = []
+                handles, results = [], []
                 for i, value in enumerate(values):
                     full = f"{first}_{i + 1}of{len(values)}" if grouped else first
-                    spec = spec_of(full, value.shape, tf.as_dtype(value.dtype))
+                    dtype = tf.as_dtype(value.dtype)
+                    spec = spec_of(full, value.shape, dtype)
                     codec = choice.codec_for(spec, reducer.config.min_elements)
+                    result, lent = room(site, place, spec.shape, dtype)
+                    results.append(result)
                     handles.append(
                         reducer.allreduce_async(
-                            value,
+                            given(site, place, value),
                             full,
                             op="average" if op == Average else "sum",
                             codec=codec if named else without_feedback(codec),
                             prescale=prescale,
                             postscale=postscale,
-                            out=np.empty(value.shape, value.dtype),
+                            out=lent,
                         )
                     )
                 ticket = next(_tickets)
-                _under_way[ticket] = handles, values  # which the reducer reads until it is done
+                _under_way[ticket] = handles, values, results  # which the reducer reads until it is done
                 return np.array(ticket, np.int64)
 
-        def finish(ticket: np.ndarray) -> list[np.ndarray]:
+        def finish(ticket: Any) -> list[Any]:
             with default_float_env():
-                handles, _ = _under_way.pop(int(ticket))
-                return [handle.wait() for handle in handles]
+                handles, _, results = _under_way.pop(int(ticket))
+                for handle in handles:
+                    handle.wait()
+                return results
 
-        started = host_op(start, arrays, [tf.int64], "gradflow_start", [()])
-        return host_op(finish, started, [a.dtype for a in arrays], "gradflow_wait", [a.shape for a in arrays])
+        started = op_at(site, start, arrays, [tf.int64], "gradflow_start", [()])
+        dtypes, shapes = [a.dtype for a in arrays], [a.shape for a in arrays]
+        return op_at(site, finish, started, dtypes, "gradflow_wait", shapes)
 
     @tf.custom_gradient
     def differentiable(*arrays: tf.Tensor) -> Any:

@@ -114,8 +114,8 @@ def DistributedGradientTape(
     """Wrap a tape so that :meth:`gradient` returns gradients that are reduced over the ranks.
 
     As ``horovod.tensorflow.DistributedGradientTape``, with the same arguments; sources may be Keras 3
-    variables. Gradients travel in buckets of the reducer's, so `groups` and `num_groups` have no effect, and
-    by the host, so neither have `device_dense` and `device_sparse`.
+    variables. Gradients travel in buckets of the reducer's, from where the variables lie, so `groups`,
+    `num_groups`, `device_dense` and `device_sparse` have no effect.
 
     Parameters
     ----------

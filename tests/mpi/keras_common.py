@@ -17,6 +17,9 @@ from common import run
 import hvd_gradflow.keras as hvd
 from hvd_gradflow.keras.bridge import bridge
 
+if os.environ.get("GRADFLOW_DEVICE") == "emulated":
+    import emulated_gpu  # noqa: F401
+
 side = bridge()
 TENSORFLOW = keras.config.backend() == "tensorflow"
 Compression = hvd.Compression

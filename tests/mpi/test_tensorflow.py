@@ -37,6 +37,17 @@ def test_tape(mpirun, path, names):
     all_ok(mpirun(2, [HERE / "tf_tape.py", path, *names], timeout=280, env=APART), names)
 
 
+def test_tape_on_a_device(mpirun):
+    names = [
+        "what_was_given_and_returned_stays",
+        "shapes_and_dtypes",
+        "sparse_gradients",
+        "not_finite_anywhere",
+    ]
+    env = {**APART, "GRADFLOW_DEVICE": "emulated"}
+    all_ok(mpirun(2, [HERE / "tf_tape.py", "dropin", *names], timeout=200, env=env), names)
+
+
 @pytest.mark.slow
 def test_tape_with_one_thread_for_operations(mpirun):
     """No operation of ours may hold the only thread while another rank waits for one behind it."""

@@ -28,6 +28,8 @@ ERROR = {
     "auto": 0.4,
 }
 
+if os.environ.get("GRADFLOW_DEVICE") == "emulated":
+    import emulated_gpu  # noqa: F401
 if os.environ.get("ONE_THREAD"):
     tf.config.threading.set_inter_op_parallelism_threads(1)
 

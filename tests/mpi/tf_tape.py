@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_common import ERROR, check, compare, expected, main, noise, raises, reduced, same_everywhere
 
 import hvd_gradflow.tensorflow as hvd
+from hvd_gradflow import config
 from hvd_gradflow.errors import ConfigError, UnsupportedError
 from hvd_gradflow.tensorflow import Compression
 from hvd_gradflow.tensorflow.session import session as hvd_session
@@ -53,6 +54,32 @@ def shapes_and_dtypes(path):
         compare(found, expected(rounded), error, dtype)
     exact = [np.arange(6000, dtype=np.float64) / 3 + stock.rank()]
     compare(reduced(path, exact, variables_of([(6000,)], "float64"), "none"), expected(exact), 1e-15)
+
+
+@check
+def what_was_given_and_returned_stays(path):
+    """Tensors are immutable: nothing is reduced in place, and no two results share memory."""
+    shapes = [(64, 48), (3000,), (), (1024, 512), (0,)]
+    variables = variables_of(shapes)
+    given = [tf.constant(noise(*s, seed=i)) for i, s in enumerate(shapes)]
+    copies = [g.numpy().copy() for g in given]
+    wanted = expected(copies)
+    graph = tf.function(lambda *g: reduced(path, g, variables, "int8"))
+    calls = [lambda *g: reduced(path, g, variables, "int8"), graph]
+    if path == "dropin":
+        calls.append(lambda *g: hvd.grouped_allreduce(g, compression=Compression.int8, name="stays"))
+        calls.append(lambda *g: [hvd.allreduce(x, compression=Compression.int8) for x in g])
+        calls.append(tf.function(calls[-1]))
+    found = [(f, [x.numpy().copy() for x in f]) for call in calls for f in (call(*given), call(*given))]
+    for results, values in found:
+        compare(results, wanted, 6e-2)
+        assert all(np.array_equal(r.numpy(), v) for r, v in zip(results, values, strict=True))
+    assert all(np.array_equal(g.numpy(), c) for g, c in zip(given, copies, strict=True))
+    if path == "dropin":
+        reducer = hvd_session.reducer_of(stock.global_process_set)
+        on_device = config.load().device == "emulated"
+        stream = next(s for n, s in reversed(reducer.streams.items()) if n.startswith("tape"))
+        assert (stream._placed is not None) == on_device and bool(reducer._places) == on_device
 
 
 @check
