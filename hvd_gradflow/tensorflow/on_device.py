@@ -1,7 +1,7 @@
 """Tensors of TensorFlow on a GPU, for the reducer: which stay there, and how they are handed over.
 
-A gradient is lent by DLPack and only read; while it is held, TensorFlow writes to no part of it, as it does to
-what nobody else holds (a variable, or an operation's input that becomes its output).
+A gradient is lent by DLPack and only read. While it is held, TensorFlow does not write to it either, as it
+does to what nobody else holds (a variable, or an operation's input that becomes its output).
 
 A result is a new tensor of TensorFlow's, made by ``Empty``, whose kernel allocates each time: nothing else
 shares its memory yet, as it may that of a constant, of ``tf.zeros`` (small ones are constants) or of
@@ -77,7 +77,8 @@ class Lent:
 
         TensorFlow takes no `stream` and tells of none of its own, so the host waits: for what is queued on
         the one stream that the device computes on. Copies between devices end before their operation does.
-        What had this memory before, if it is new, was queued there too.
+        What had this memory before, if it is new, was queued there too. This could not be tried: with the
+        emulated device nothing is queued.
         """
         here, found = (tf.DeviceSpec.from_string(n) for n in (self._site.name, self._tensor.backing_device))
         if (found.device_type, found.device_index) != (here.device_type, here.device_index):

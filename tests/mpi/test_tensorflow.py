@@ -38,12 +38,7 @@ def test_tape(mpirun, path, names):
 
 
 def test_tape_on_a_device(mpirun):
-    names = [
-        "what_was_given_and_returned_stays",
-        "shapes_and_dtypes",
-        "sparse_gradients",
-        "not_finite_anywhere",
-    ]
+    names = ["what_was_given_and_returned_stays", "shapes_and_dtypes", "not_finite_anywhere"]
     env = {**APART, "GRADFLOW_DEVICE": "emulated"}
     all_ok(mpirun(2, [HERE / "tf_tape.py", "dropin", *names], timeout=200, env=env), names)
 
