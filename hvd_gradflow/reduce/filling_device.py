@@ -87,9 +87,11 @@ class DeviceFilling(Filling):
         array = self.arrays.pop(name, None)
         if out is not None:
             self.place.write(self.address(slot.begin), slot.size, out, saturated)
-            return out
-        if not self._alone:  # the gradient there is one of a later step by now
-            return self.floats[slot.begin : slot.end].numpy().reshape(slot.spec.shape)
-        if pieces.waiting:
-            pieces.scatter(self.address(begin), end - begin, saturated)
-        return array
+        elif not self._alone:  # the gradient there is one of a later step by now
+            out = self.floats[slot.begin : slot.end].numpy().reshape(slot.spec.shape)
+        else:
+            out = array
+            if pieces.waiting:
+                pieces.scatter(self.address(begin), end - begin, saturated)
+        pieces.given()
+        return out

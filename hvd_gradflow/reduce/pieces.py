@@ -37,6 +37,7 @@ class Pieces:
         self._arrays: list[Any] = []
         self._views: list[ArrayView] = []
         self._offsets: list[int] = []
+        self._expected = 0  # results that nobody was given yet
 
     def native(self, looked: bool) -> tuple[int, int, int, int]:
         """Return what the engine is told of them, and of the device.
@@ -52,6 +53,12 @@ class Pieces:
     def waiting(self) -> bool:
         """Whether results were not written over the tensors yet."""
         return bool(self._views)
+
+    def given(self) -> None:
+        """Count one result as given; with the last one the tensors are let go of."""
+        self._expected -= 1
+        if self._expected <= 0:
+            self._arrays, self._views = [], []
 
     def gather(self, pieces: Sequence[tuple[Any, ArrayView, int]], target: int, elements: int) -> None:
         """Copy tensors into a bucket, converted to float32, zeros between them; in one kernel.
@@ -70,6 +77,7 @@ class Pieces:
         self._arrays = [array for array, _, _ in pieces]
         self._views = [view for _, view, _ in pieces]
         self._offsets = [offset for _, _, offset in pieces]
+        self._expected = len(pieces)
         table = piece_table([(view, offset) for _, view, offset in pieces])
         self._table.numpy(PIECE)[: table.size] = table
         device.copy(self._on_device.address, self._table.address, table.nbytes, TO_DEVICE, stream)

@@ -136,6 +136,7 @@ class Place:
 
     def return_room(self, values: Floats, pieces: Pieces) -> None:
         """Keep them for the next array of that size; nothing may be under way with them."""
+        pieces.given()
         self._rooms.setdefault(values.size, []).append((values, pieces))
 
     def zeros(self, elements: int) -> Floats:

@@ -5,6 +5,7 @@ The device is the emulated one, whose memory is the host's, so that NumPy's arra
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from pathlib import Path
@@ -244,18 +245,19 @@ def stream_order(made):
     device = devices.device("elsewhere")
     pinned, seen, result = (device.allocate_host(4 * n) for _ in range(3))
     pinned.numpy(np.float32)[:] = values
+    place = reducer.place_of(Exported(pinned.address, (n,), (12, 0)))
+    assert place is not None
+    assert place.device is device
+    stream = reducer.stream([TensorSpec("late", (n,))], codec, scope="order", place=place)
     for how in ("array", "stream"):
         x = Tensor(device, n)
+        gc.collect()  # freeing memory waits for all that is under way, as CUDA's does
         x.copy(pinned, "to_device")
         if how == "array":
             handle = reducer.allreduce_async(x, "late", codec=codec, out=x)
         else:
-            place = reducer.place_of(x)
-            assert place is not None
-            assert place.device is device
-            stream = reducer.stream([TensorSpec("late", (n,))], codec, scope="order", place=place)
             handle = stream.submit("late", x)
-        if place_takes(reducer, x, codec):
+        if place.takes(codec, [1]):
             assert not x.event.done(), "of no use unless the gradient is late"
         while not handle.done():
             time.sleep(0.01)
@@ -268,11 +270,8 @@ def stream_order(made):
             same([expected, {"x": result.numpy(np.float32)}], how)
         else:
             equal_everywhere(result.numpy(np.float32))
+        del handle, x
     reducer.close()
-
-
-def place_takes(reducer, x, codec) -> bool:
-    return reducer.place_of(x).takes(codec, [1])
 
 
 @check
