@@ -53,6 +53,13 @@ struct gf_gpu_api {
   int (*device_name)(int device, char *text, size_t size);
   int (*set_device)(int device);
   int (*current_device)(int *device);
+  // As set_device, for going back to what was current: does nothing where it would make the runtime start
+  // something on a device that this process does not use.
+  int (*restore_device)(int device);
+  // An error if the current device cannot run these kernels, as one older than they were built for.
+  int (*check_device)(void);
+  // Said once by a thread that works beside the program's own: what it calls is nobody's graph to capture.
+  int (*work_apart)(void);
 
   // ---- Memory
   int (*allocate)(size_t bytes, void **address);

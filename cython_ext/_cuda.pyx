@@ -42,6 +42,8 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         int (*device_name)(int, char *, size_t) noexcept nogil
         int (*set_device)(int) noexcept nogil
         int (*current_device)(int *) noexcept nogil
+        int (*restore_device)(int) noexcept nogil
+        int (*check_device)() noexcept nogil
         int (*allocate)(size_t, void **) noexcept nogil
         int (*release)(void *) noexcept nogil
         int (*allocate_host)(size_t, void **) noexcept nogil
@@ -157,7 +159,7 @@ cdef class Library:
 
     cdef _back(self, int before):
         if before != self.device:
-            self.api.set_device(before)
+            self.api.restore_device(before)
 
     def api_address(self):
         """Return the address of the gf_gpu_api, valid as long as the process lives."""
@@ -182,6 +184,15 @@ cdef class Library:
         if error:
             return 0, f"{self.api.error_text(error).decode()} ({error})"
         return count, None
+
+    def device_trouble(self):
+        """Return why the device cannot run these kernels, or None."""
+        cdef int error
+        before = self._here()
+        with nogil:
+            error = self.api.check_device()
+        self._back(before)
+        return f"{self.api.error_text(error).decode()} ({error})" if error else None
 
     def device_name(self):
         """Return one line about the device."""

@@ -50,6 +50,10 @@ int current_device(int *device) {
   return GF_GPU_OK;
 }
 
+int restore_device(int device) { return set_device(device); }
+int check_device() { return GF_GPU_OK; }
+int work_apart() { return GF_GPU_OK; }
+
 int allocate(size_t bytes, void **address) {
   // As exact as alignment allows, so that AddressSanitizer sees what is beyond.
   if (posix_memalign(address, kAlignment, bytes ? bytes : 1)) return kNoMemory;

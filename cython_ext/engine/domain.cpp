@@ -81,7 +81,7 @@ void Domain::submit(const UnitPtr &unit) {
     host_->finish(unit, UnitState::kFailed);
     return;
   }
-  if (submitted_.empty() && running_.empty()) last_step_ = now();
+  if (submitted_.empty() && gathering_.empty() && running_.empty()) last_step_ = now();
   if (unit->join) {
     begin_join(unit);
     return;
@@ -97,6 +97,7 @@ void Domain::submit(const UnitPtr &unit) {
 
 void Domain::announce(const UnitPtr &unit) {
   if (unit->gpu && !unit->is_gathered) {
+    unit->gathering_since = now();
     gathering_.push_back(unit);
     return;
   }
@@ -346,7 +347,8 @@ bool Domain::progress(double time) {
   } catch (const MpiError &e) {
     fail(Failure::kInternal, e.text, true);
   } catch (const StepError &e) {
-    fail(e.kind, e.text, true);
+    const std::string where = subject() + ", rank " + std::to_string(topology_.rank) + ": ";
+    fail(e.kind, e.anonymous ? where + e.text : e.text, true);
   }
   return moved;
 }

@@ -22,15 +22,16 @@ Workers &Domain::workers_of(const Unit &unit) {
 }
 
 void Domain::settle_devices() {
+  const double until = now() + kSettle;
   for (auto &entry : workers_) {
-    for (Worker *w : {&entry.second.sum, &entry.second.reduce, &entry.second.receive}) w->settle(kSettle);
+    for (Worker *w : {&entry.second.sum, &entry.second.reduce, &entry.second.receive}) w->settle(until);
   }
 }
 
 bool Domain::device_busy() const {
   for (const auto &entry : workers_) {
     for (const Worker *w : {&entry.second.sum, &entry.second.reduce, &entry.second.receive})
-      if (w->busy()) return true;
+      if (w->waits()) return true;
   }
   return false;
 }

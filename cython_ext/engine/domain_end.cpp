@@ -8,7 +8,12 @@ namespace gf {
 
 namespace {
 constexpr double kFarewell = 2;  // seconds to tell the others of a failure
+
+std::string limit_text(double seconds, const char *which) {
+  const std::string text = std::to_string(seconds);
+  return text.substr(0, text.find('.') + 2) + " s (GRADFLOW_" + which + "_TIMEOUT)";
 }
+}  // namespace
 
 void Domain::request_close() {
   if (state != DomainState::kOpen) return;
@@ -20,13 +25,13 @@ void Domain::fail(Failure kind, const std::string &text, bool tell) {
   state = DomainState::kFailed;
   failure = kind;
   error = text;
-  last_step_ = now();
   if (tell) {
     const auto *p = reinterpret_cast<const uint8_t *>(text.data());
     control_.send_to_others(Message::kFail, static_cast<uint32_t>(kind), 0,
                             std::vector<uint8_t>(p, p + text.size()));
   }
   settle_devices();  // whoever waits for a unit may free its memory
+  last_step_ = now();
   for (Running &run : running_) end_failed(run.unit, kind, text);
   end_submitted(text);
   running_.clear();
@@ -65,6 +70,7 @@ bool Domain::active() const {
 
 void Domain::forgive(double seconds) {
   last_step_ += seconds;
+  for (const UnitPtr &unit : gathering_) unit->gathering_since += seconds;
   control_.forgive(seconds);
   coordinator_.forgive(seconds);
 }
@@ -98,7 +104,16 @@ void Domain::watch(double time) {
     state = DomainState::kClosed;
     return;
   }
-  const bool waits = !submitted_.empty() || !running_.empty() || join_ || bye_told_ ||
+  for (const UnitPtr &unit : gathering_) {
+    if (time - unit->gathering_since <= options_.submit_timeout) continue;
+    fail(Failure::kPeer,
+         "tensor '" + unit->name + "': rank " + std::to_string(topology_.rank) +
+             " has waited for its device, which computes it, for " +
+             limit_text(options_.submit_timeout, "SUBMIT"),
+         true);
+    return;
+  }
+  const bool waits = !submitted_.empty() || !gathering_.empty() || !running_.empty() || join_ || bye_told_ ||
                      (coordinates && coordinator_.waiting());
   if (!waits) return;
   std::vector<int> silent;
@@ -109,8 +124,7 @@ void Domain::watch(double time) {
   const bool stuck =
       !running_.empty() && time - last_step_ > options_.progress_timeout + 2 * heartbeat_every_;
   if (silent.empty() && !stuck) return;
-  const std::string seconds = std::to_string(options_.progress_timeout);
-  const std::string limit = seconds.substr(0, seconds.find('.') + 2) + " s (GRADFLOW_PROGRESS_TIMEOUT)";
+  const std::string limit = limit_text(options_.progress_timeout, "PROGRESS");
   if (!silent.empty()) {
     fail(Failure::kPeer,
          subject() + ": ranks " + list_of(silent) + " have been silent for " + limit +
@@ -128,6 +142,7 @@ void Domain::watch(double time) {
 std::string Domain::subject() const {
   if (!running_.empty() && running_.front().unit) return "tensor '" + running_.front().unit->name + "'";
   if (!submitted_.empty()) return "tensor '" + submitted_.begin()->second->name + "'";
+  if (!gathering_.empty()) return "tensor '" + gathering_.front()->name + "'";
   return name_;
 }
 

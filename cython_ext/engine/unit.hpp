@@ -35,7 +35,8 @@ struct Unit {
   int device = 0;
   void *gathered = nullptr;
   const int32_t *gathered_finite = nullptr;
-  bool is_gathered = false;  // the engine thread has seen it
+  bool is_gathered = false;    // the engine thread has seen it
+  double gathering_since = 0;  // seconds of now()
 
   std::atomic<UnitState> state{UnitState::kSubmitted};
   // Written by the engine thread before the state becomes final.

@@ -8,9 +8,10 @@ namespace gf {
 
 void Worker::ok(int error, const char *what) const {
   if (error) {
-    throw StepError{Failure::kInternal, std::string(gpu_->name) + ":" + std::to_string(device_) + ", " +
-                                            what + ": " + gpu_->error_text(error) + " (" +
-                                            std::to_string(error) + ")"};
+    throw StepError{Failure::kInternal,
+                    std::string(gpu_->name) + ":" + std::to_string(device_) + ", " + what + ": " +
+                        gpu_->error_text(error) + " (" + std::to_string(error) + ")",
+                    true};
   }
 }
 
@@ -32,6 +33,7 @@ void Worker::open(const gf_gpu_api *gpu, int device, size_t nodes, size_t chunk_
   gpu_ = gpu;
   device_ = device;
   use();
+  ok(gpu_->work_apart(), "working apart");
   ok(gpu_->stream_create(&stream_), "a stream");
   ok(gpu_->event_create(&event_), "an event");
   head_ = sizeof(Report) + (nodes + 1) / 2 * 2 * sizeof(int32_t);
@@ -49,9 +51,8 @@ void Worker::open(const gf_gpu_api *gpu, int device, size_t nodes, size_t chunk_
   }
 }
 
-void Worker::settle(double seconds) {
+void Worker::settle(double until) {
   if (!event_ || gpu_->set_device(device_) || gpu_->event_record(event_, stream_)) return;
-  const double until = now() + seconds;
   int done = 0;
   while (!gpu_->event_done(event_, &done) && !done && now() < until) {
     timespec nap{0, 20000};

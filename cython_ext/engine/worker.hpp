@@ -17,6 +17,7 @@ namespace gf {
 struct StepError {
   Failure kind;
   std::string text;
+  bool anonymous = false;  // the text names neither tensor nor rank
 };
 
 // How far a step is with the chunk at its cursor. What it launched is awaited by an event, never by blocking.
@@ -47,8 +48,9 @@ class Worker {
 
   void open(const gf_gpu_api *gpu, int device, size_t nodes, size_t chunk_bytes, size_t capacity,
             size_t energies);
-  // Waits for what is under way, so long at most; after a failure memory is about to be freed.
-  void settle(double seconds);
+  // Waits for what is under way, until then at most (as now() counts); after a failure memory is about to be
+  // freed.
+  void settle(double until);
   void close();
 
   const gf_gpu_api *gpu() const { return gpu_; }
@@ -64,7 +66,8 @@ class Worker {
   // Copies what was reported, and `energies` pairs of each set, to the host; `done` tells when it is there.
   void report(size_t energies);
   bool done();
-  bool busy() const { return phase != Phase::kIdle; }
+  // It waits for the device, not for other ranks.
+  bool waits() const { return phase != Phase::kIdle && phase != Phase::kCollecting; }
 
   // On the device.
   Report *reported() const { return static_cast<Report *>(report_device_); }

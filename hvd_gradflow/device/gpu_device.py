@@ -11,7 +11,7 @@ import numpy as np
 
 from hvd_gradflow.device.device import Capabilities, Device
 from hvd_gradflow.device.memory import COPIES, Event, Memory, Stream
-from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.errors import DeviceError, UnsupportedError
 
 CODECS = frozenset({"none", "fp16", "bf16", "int8", "int4", "int2", "log4", "deadzone"})
 # gf_gpu_copy of cuda/gpu_api.h.
@@ -76,6 +76,7 @@ class GpuDevice(Device):
     build_option = ""  # the variable that `make build` reads
     compiler = ""
     driver = ""
+    architectures = ""
     dlpack_type = 0
     _used = False
 
@@ -105,6 +106,8 @@ class GpuDevice(Device):
         return _cuda.Library(str(path), self.index)
 
     def unavailable(self) -> str | None:
+        if self._used:
+            return None
         try:
             count, trouble = self.library.device_count()
         except UnsupportedError as error:
@@ -115,17 +118,22 @@ class GpuDevice(Device):
             return f"built, no device: the runtime sees none; {self.driver}"
         if self.index >= count:
             return f"there are {count} devices, so the last is {self.name}:{count - 1}"
+        try:
+            trouble = self.library.device_trouble()
+        except DeviceError as error:
+            trouble = str(error)
+        if trouble:
+            return f"built for other devices than this one: {trouble}; {self.architectures}"
+        self._used = True  # asked once: what is here stays here
         return None
 
     def describe(self) -> str:
         return self._usable().device_name()
 
     def _usable(self) -> Any:
-        if not self._used:  # asked once: what is here stays here
-            reason = self.unavailable()
-            if reason:
-                raise UnsupportedError(f"device {self!r} cannot be used here: {reason}")
-            self._used = True
+        reason = self.unavailable()
+        if reason:
+            raise UnsupportedError(f"device {self!r} cannot be used here: {reason}")
         return self.library
 
     @cached_property
@@ -215,6 +223,7 @@ class CudaDevice(GpuDevice):
     name = "cuda"
     build_option = "GRADFLOW_WITH_CUDA"
     compiler = "the CUDA toolkit (nvcc)"
+    architectures = "compute capability 8.0 (A100) is the least"
     driver = "no driver, or an old one? See nvidia-smi, CUDA_VISIBLE_DEVICES, and what a container is given"
     dlpack_type = 2
 
@@ -225,5 +234,6 @@ class HipDevice(GpuDevice):
     name = "hip"
     build_option = "GRADFLOW_WITH_HIP"
     compiler = "hipcc"
+    architectures = "scripts/gpu_build.py lists the architectures it is built for"
     driver = "no driver? See rocminfo, HIP_VISIBLE_DEVICES, and whether there are /dev/kfd and /dev/dri"
     dlpack_type = 10

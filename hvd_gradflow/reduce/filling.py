@@ -93,7 +93,7 @@ class Filling:
         Where the bucket has no memory of its own, and nothing is owed, the gradient itself stands for it.
         """
         name = slot.spec.name
-        if self.bucket.in_place and self.place is None and not source.readonly and not residuals.owes(name):
+        if self.bucket.in_place and not source.readonly and not residuals.owes(name):
             self.lent = source
             return True
         self.lent = None
@@ -107,6 +107,9 @@ class Filling:
             if owed is not None:
                 self.owed[name] = owed
         return finite
+
+    def let_go(self) -> None:
+        """Keep the gradients of this step no longer: they are in the bucket, and will not be written."""
 
     def terms(self, slots: Sequence[Slot]) -> dict[str, Any]:
         """Return what :meth:`Reducer.submit` needs to know of these neighbours' memory."""

@@ -34,6 +34,7 @@ class DeviceFilling(Filling):
         self._alone = alone
         self._floats: Floats | None = None
         self._whole = Pieces(place, len(bucket.slots))
+        self._single: dict[str, Pieces] = {}  # name -> for steps that lack others
         self._views: dict[str, ArrayView] = {}
         self._debts: dict[str, Any] = {}  # to be added once the gradient is there
         self._under_way: dict[str, tuple[Pieces, int, int]] = {}  # name -> its pieces, their range
@@ -66,7 +67,13 @@ class DeviceFilling(Filling):
 
     def terms(self, slots: Sequence[Slot]) -> dict[str, Any]:
         begin, end = slots[0].begin, slots[-1].end
-        pieces = self._whole if len(slots) == len(self.bucket.slots) else Pieces(self.place, len(slots))
+        if len(slots) == len(self.bucket.slots):
+            pieces = self._whole
+        else:  # one by one
+            name = slots[0].spec.name
+            if name not in self._single:
+                self._single[name] = Pieces(self.place, 1)
+            pieces = self._single[name]
         pieces.gather(
             [(self.arrays[s.spec.name], self._views.pop(s.spec.name), s.begin - begin) for s in slots],
             self.address(begin),
@@ -83,15 +90,24 @@ class DeviceFilling(Filling):
 
     def give(self, engine: Any, slot: Slot, out: Any, saturated: bool) -> Any:
         name = slot.spec.name
-        pieces, begin, end = self._under_way.pop(name)
-        array = self.arrays.pop(name, None)
+        pieces, begin, end = self._under_way[name]
+        array = self.arrays.get(name)
         if out is not None:
             self.place.write(self.address(slot.begin), slot.size, out, saturated)
         elif not self._alone:  # the gradient there is one of a later step by now
             out = self.floats[slot.begin : slot.end].numpy().reshape(slot.spec.shape)
         else:
             out = array
-            if pieces.waiting:
+            if pieces.waiting and pieces.untouched:
                 pieces.scatter(self.address(begin), end - begin, saturated)
+            elif pieces.waiting:  # what was given already is the caller's
+                self.place.write(self.address(slot.begin), slot.size, out, saturated)
         pieces.given()
+        del self._under_way[name]
+        self.arrays.pop(name, None)
         return out
+
+    def let_go(self) -> None:
+        for pieces, _, _ in self._under_way.values():
+            pieces.let_go()
+        self.arrays.clear()

@@ -20,7 +20,7 @@ class Floats:
     """
 
     def __init__(self, device: Device, memory: Memory, begin: int, end: int) -> None:
-        self._device, self._memory, self._begin = device, memory, begin
+        self.device, self._memory, self._begin = device, memory, begin
         self.size = end - begin
 
     @property
@@ -30,15 +30,15 @@ class Floats:
 
     def __getitem__(self, part: slice) -> Floats:
         begin, end, _ = part.indices(self.size)
-        return Floats(self._device, self._memory, self._begin + begin, self._begin + end)
+        return Floats(self.device, self._memory, self._begin + begin, self._begin + end)
 
     def numpy(self) -> np.ndarray:
         """Return a copy on the host. Nothing may be under way with these elements."""
         values = np.empty(self.size, np.float32)
-        self._device.copy(values.ctypes.data, self.address, values.nbytes, TO_HOST)
+        self.device.copy(values.ctypes.data, self.address, values.nbytes, TO_HOST)
         return values
 
     def write(self, values: np.ndarray) -> None:
         """Replace all elements. Nothing may be under way with them."""
         values = np.ascontiguousarray(values, np.float32)
-        self._device.copy(self.address, values.ctypes.data, values.nbytes, TO_DEVICE)
+        self.device.copy(self.address, values.ctypes.data, values.nbytes, TO_DEVICE)

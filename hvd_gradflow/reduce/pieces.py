@@ -54,11 +54,20 @@ class Pieces:
         """Whether results were not written over the tensors yet."""
         return bool(self._views)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether no result was given yet."""
+        return self._expected == len(self._offsets)
+
     def given(self) -> None:
         """Count one result as given; with the last one the tensors are let go of."""
         self._expected -= 1
         if self._expected <= 0:
-            self._arrays, self._views = [], []
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Keep the tensors no longer: their results are in place, or will never be put there."""
+        self._arrays, self._views = [], []
 
     def gather(self, pieces: Sequence[tuple[Any, ArrayView, int]], target: int, elements: int) -> None:
         """Copy tensors into a bucket, converted to float32, zeros between them; in one kernel.
@@ -91,7 +100,7 @@ class Pieces:
         Rare (after a change of plan, or a load), so it waits until they are there.
         """
         device, stream = self.place.device, self.place.input
-        more = self.place.zeros(values.size)
+        more = self.place.floats(values.size)
         more.write(values)
         device.library.sum(target, target, more.address, 1.0, values.size, 0, stream.handle)
         self._event.record(stream)
@@ -110,11 +119,12 @@ class Pieces:
             Whether finite results stay finite in float16 and bfloat16.
         """
         place = self.place
-        place.follow(self._arrays[0])
-        for view, offset in zip(self._views, self._offsets, strict=True):
-            if saturated:
-                place.saturate(source + 4 * offset, view)
-        table, count = self._on_device.address, len(self._views)
-        place.device.scatter(source, elements, 1.0, table, count, place.output)
-        place.output.synchronize()
-        self._arrays, self._views = [], []
+        with place.lock:
+            place.follow(self._arrays[0])
+            for view, offset in zip(self._views, self._offsets, strict=True):
+                if saturated:
+                    place.saturate(source + 4 * offset, view)
+            table, count = self._on_device.address, len(self._views)
+            place.device.scatter(source, elements, 1.0, table, count, place.output)
+            place.output.synchronize()
+        self.let_go()

@@ -5,6 +5,7 @@ The text to it is "Gradients on a device" in docs/architecture.md.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hvd_gradflow.device import arrays, devices, wire
 from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.device.device import Device
 from hvd_gradflow.device.memory import LOADED_DTYPES, PIECE, TO_DEVICE, TO_HOST, piece_table
+from hvd_gradflow.errors import ConfigError
 from hvd_gradflow.reduce.floats import Floats
 from hvd_gradflow.reduce.layout import normalizes
 from hvd_gradflow.reduce.pieces import Pieces
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from hvd_gradflow.reduce.reducer import Reducer
 
 _HOST = (1, 3, 11)  # DLPack's device types of host memory
+_ROOMS = 16  # buffers for single arrays that are kept
 _said: set[str] = set()
 
 
@@ -43,24 +46,35 @@ def device_of(array: Any, setting: str) -> Device | None:
     UnsupportedError
         The device that was asked for by its name cannot be used here; it says why.
     """
-    if setting == "host":
+    if setting == "host" or (type(array) is np.ndarray and setting == "auto"):
         return None
     kind, index = _where(array)
     if setting != "auto":
         only = devices.available(setting)
         there = only.capabilities().dlpack_type
         # Arrays of the host can only be meant for a device whose memory is the host's: an emulated one.
-        return only if there in _HOST or (there, only.index) == (kind, index) else None
-    if kind in _HOST:
+        if there in _HOST or (there, only.index) == (kind, index):
+            return only
+        if kind not in _HOST:
+            say(f"GRADFLOW_DEVICE={setting}, but they lie on device {index} of DLPack's type {kind}")
         return None
+    return None if kind in _HOST else _find(kind, index)
+
+
+def _find(kind: int, index: int) -> Device | None:
     reasons = []
     for name in devices.names():
-        found = devices.device(f"{name}:{index}")
-        if found.capabilities().dlpack_type == kind:
+        try:
+            found = devices.device(f"{name}:{index}")
+            if found.capabilities().dlpack_type != kind:
+                continue
             reason = found.unavailable()
-            if reason is None:
-                return found
-            reasons.append(f"{found!r} is {reason}")
+        except ConfigError as error:  # a plug-in's; it is no concern of the others
+            reasons.append(str(error))
+            continue
+        if reason is None:
+            return found
+        reasons.append(f"{found!r} is {reason}")
     say("; ".join(reasons) or f"no device is known for arrays of DLPack's device type {kind}")
     return None
 
@@ -68,10 +82,12 @@ def device_of(array: Any, setting: str) -> Device | None:
 def _where(array: Any) -> tuple[int, int]:
     """DLPack's device type and id; the host's for what DLPack does not know."""
     where = getattr(array, "__dlpack_device__", None)
+    if where is None or getattr(array, "is_cpu", False) is True:  # torch says so ten times as fast
+        return _HOST[0], 0
     try:
-        kind, index = (_HOST[0], 0) if where is None else where()
+        kind, index = where()
     except (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError):
-        kind, index = _HOST[0], 0
+        return _HOST[0], 0
     return int(kind), int(index)
 
 
@@ -79,7 +95,7 @@ def say(reason: str) -> None:
     """Tell once that gradients on a device are not compressed there."""
     if reason not in _said:
         _said.add(reason)
-        events.warn("gradients on a GPU are copied to the host, uncompressed, and encoded there: %s", reason)
+        events.warn("gradients on a GPU are not encoded there: %s", reason)
 
 
 class Place:
@@ -98,7 +114,10 @@ class Place:
         self.input, self.output = device.stream(), device.stream()
         self._entered = device.event()
         self._row = device.allocate(PIECE.itemsize)
-        self._rooms: dict[int, list[tuple[Floats, Pieces]]] = {}
+        self._rooms: list[tuple[Floats, Pieces]] = []  # the one that was used last is the last
+        self.lock = (
+            threading.RLock()
+        )  # of `output`, and what belongs to it: handles are waited for by any thread
 
     def takes(self, codec: Any, dtypes: Iterable[int]) -> bool:
         """Return whether tensors of these dtypes are reduced on the device, under a codec; or say why not."""
@@ -131,19 +150,28 @@ class Place:
 
     def room(self, elements: int) -> tuple[Floats, Pieces]:
         """Return a buffer for one array, and what fills it; :meth:`return_room` takes them back."""
-        free = self._rooms.get(elements)
-        return free.pop() if free else (self.zeros(elements), Pieces(self, 1))
+        with self.lock:
+            for i, (values, _) in enumerate(self._rooms):
+                if values.size == elements:
+                    return self._rooms.pop(i)
+        return self.zeros(elements), Pieces(self, 1)
 
     def return_room(self, values: Floats, pieces: Pieces) -> None:
         """Keep them for the next array of that size; nothing may be under way with them."""
         pieces.given()
-        self._rooms.setdefault(values.size, []).append((values, pieces))
+        with self.lock:
+            self._rooms.append((values, pieces))
+            del self._rooms[:-_ROOMS]
 
     def zeros(self, elements: int) -> Floats:
         """Return new zeros."""
-        made = Floats(self.device, self.device.allocate(max(4 * elements, 16)), 0, elements)
+        made = self.floats(elements)
         made.write(np.zeros(elements, np.float32))
         return made
+
+    def floats(self, elements: int) -> Floats:
+        """Return new elements with any values."""
+        return Floats(self.device, self.device.allocate(max(4 * elements, 16)), 0, elements)
 
     def view(self, array: Any) -> ArrayView:
         """Return where an array lies; what enters buckets then follows what its framework has queued."""
@@ -163,15 +191,16 @@ class Place:
 
     def write(self, source: int, elements: int, array: Any, saturated: bool) -> None:
         """Write one result to an array, converted to its dtype; it is there on return."""
-        view = self.follow(array)
-        if view.size != elements:
-            raise ValueError(f"out has {view.size} elements, expected {elements}")
-        if saturated:
-            self.saturate(source, view)
-        table = piece_table([(view, 0)])
-        self.device.copy(self._row.address, table.ctypes.data, table.nbytes, TO_DEVICE)
-        self.device.scatter(source, elements, 1.0, self._row.address, 1, self.output)
-        self.output.synchronize()
+        with self.lock:
+            view = self.follow(array)
+            if view.size != elements:
+                raise ValueError(f"out has {view.size} elements, expected {elements}")
+            if saturated:
+                self.saturate(source, view)
+            table = piece_table([(view, 0)])
+            self.device.copy(self._row.address, table.ctypes.data, table.nbytes, TO_DEVICE)
+            self.device.scatter(source, elements, 1.0, self._row.address, 1, self.output)
+            self.output.synchronize()
 
     def fetch(self, array: Any) -> ArrayView:
         """Return a copy on the host."""
@@ -185,8 +214,9 @@ class Place:
 
     def put(self, values: np.ndarray, array: Any) -> None:
         """Write values of an array's size and dtype into it; they are there on return."""
-        view = self.follow(array)
-        if view.size * view.itemsize != values.nbytes:
-            raise ValueError(f"out has {view.size} elements of {view.dtype_name}, expected {values.size}")
-        self.device.copy(view.address, values.ctypes.data, values.nbytes, TO_DEVICE, self.output)
-        self.output.synchronize()
+        with self.lock:
+            view = self.follow(array)
+            if view.size * view.itemsize != values.nbytes:
+                raise ValueError(f"out has {view.size} elements of {view.dtype_name}, expected {values.size}")
+            self.device.copy(view.address, values.ctypes.data, values.nbytes, TO_DEVICE, self.output)
+            self.output.synchronize()

@@ -27,6 +27,13 @@ def zeros(elements: int, place: Place | None) -> Held:
     return np.zeros(elements, np.float32) if place is None else place.zeros(elements)
 
 
+def lies(array: Held, place: Place | None) -> bool:
+    """Return whether an array lies there; without a place, on the host."""
+    if isinstance(array, np.ndarray):
+        return place is None
+    return place is not None and array.device is place.device
+
+
 def write(array: Held, values: np.ndarray) -> None:
     """Replace all elements."""
     if isinstance(array, np.ndarray):
@@ -53,7 +60,7 @@ class Residuals:
         With a `place` it is on that device; what was held elsewhere moves there.
         """
         held = self._held.get(name)
-        if held is not None and held.size == elements and isinstance(held, np.ndarray) == (place is None):
+        if held is not None and held.size == elements and lies(held, place):
             return held
         moved = None if held is None or held.size != elements else on_host(held)
         made = zeros(elements, place)
@@ -65,7 +72,7 @@ class Residuals:
     def backup_of(self, name: str, elements: int, place: Place | None = None) -> Held:
         """Return room of the same size, where the engine keeps what the residual was."""
         backup = self._backups.get(name)
-        if backup is None or backup.size != elements or isinstance(backup, np.ndarray) != (place is None):
+        if backup is None or backup.size != elements or not lies(backup, place):
             backup = np.empty(elements, np.float32) if place is None else place.zeros(elements)
             self._backups[name] = backup
         return backup

@@ -11,7 +11,7 @@ from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import TensorSpec, accumulator, feeds_back, identify
 from hvd_gradflow.reduce.place import Place
-from hvd_gradflow.reduce.results import as_array
+from hvd_gradflow.reduce.results import as_array, saturate
 
 if TYPE_CHECKING:
     from hvd_gradflow.reduce.reducer import Reducer
@@ -82,7 +82,10 @@ def _start(
             place.write(values.address, values.size, out, saturated=op == "average" and codec.lossy)
             result = out
         else:
-            result = as_array(reducer.engine, values.numpy(), view)
+            floats = values.numpy()
+            if op == "average" and codec.lossy:
+                saturate(floats, view.dtype)
+            result = as_array(reducer.engine, floats, view)
         place.return_room(values, pieces)
         return result
 

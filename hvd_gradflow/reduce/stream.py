@@ -242,6 +242,8 @@ class GradientStream:
             return
         if self._placed is not None:
             self._placed.input.synchronize()  # the gradients are in their buckets, and free to change
+            for filling in self._lanes.present.fillings:
+                filling.let_go()
         self._rounds += 1
         lane = self._lanes.advance()
         if not lane.outstanding:

@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvd_gradflow import config, events
+from hvd_gradflow import config
 from hvd_gradflow.errors import UnsupportedError
-from hvd_gradflow.reduce.place import device_of
+from hvd_gradflow.reduce.place import device_of, say
 
 _CPU, _CUDA, _ROCM = 1, 2, 10  # DLPack's device types
-_said: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -169,15 +168,9 @@ def _ordinal(index: int) -> int | None:
         not tf.config.experimental.get_memory_growth(ordinals[ordinal])
         and os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() != "true"
     ):
-        _say(
-            "gradients on a GPU are copied to the host, uncompressed, and encoded there: TensorFlow has taken"
-            " all of its memory; call tf.config.experimental.set_memory_growth(gpu, True) first"
+        say(
+            "TensorFlow has taken all of its memory; call tf.config.experimental.set_memory_growth(gpu, True)"
+            " first"
         )
         return None
     return ordinal
-
-
-def _say(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        events.warn("%s", message)

@@ -25,6 +25,7 @@ from hvd_gradflow.torch import session
 from hvd_gradflow.torch.tensors import (
     DTYPES,
     as_submitted,
+    current,
     embedding_parameters,
     fetch,
     named_list,
@@ -32,6 +33,7 @@ from hvd_gradflow.torch.tensors import (
     on_host,
     place_of,
     spec_of,
+    tell_if_moved,
     torch_state,
 )
 
@@ -148,7 +150,9 @@ class BoundCompression:
         self._sequence[name] += 1
         sequence, elements, dtype = self._sequence[name], tensor.numel(), DTYPES[parameter.dtype]
         identity = token.checksum(f"{self.stream.scope}/{name}", sequence, elements, dtype)
-        handle = self.stream.submit(name, as_submitted(tensor, parameter.dtype, self.place))
+        tell_if_moved(self.reducer, tensor, self.place)
+        with current(tensor):
+            handle = self.stream.submit(name, as_submitted(tensor, parameter.dtype, self.place))
         self._count(token.BYTES, 0)
         watchdog.enter(self.reducer)
         what = f"gradient {name!r}, sequence {sequence}, {elements} elements of {dtype}"

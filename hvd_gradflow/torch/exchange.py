@@ -19,11 +19,13 @@ from hvd_gradflow.torch import remarks, session, sparse
 from hvd_gradflow.torch.choice import Choice
 from hvd_gradflow.torch.tensors import (
     as_submitted,
+    current,
     fetch,
     lies_at,
     numpy_state,
     place_of,
     spec_of,
+    tell_if_moved,
     torch_state,
 )
 
@@ -123,14 +125,17 @@ class GradientExchange:
             if not self.sparse_as_dense:
                 return self._start_sparse(parameter, name)
             dense, dims = gradient.to_dense(), gradient.sparse_dim()
-            pending = self.stream.submit(name, as_submitted(dense, parameter.dtype, self.place))
+            with current(dense):
+                pending = self.stream.submit(name, as_submitted(dense, parameter.dtype, self.place))
             return lambda: fetch(pending, dense, parameter.dtype, self.place).to_sparse(dims)
         if gradient.layout != torch.strided:
             raise UnsupportedError(
                 f"the gradient of {name!r} has layout {gradient.layout}, expected strided or sparse_coo"
             )
+        tell_if_moved(self.reducer, gradient, self.place)
         given = as_submitted(gradient, parameter.dtype, self.place)
-        handle = self.stream.submit(name, given)
+        with current(gradient):
+            handle = self.stream.submit(name, given)
 
         if self.max_staleness:  # it must not keep the gradient, which is copied, for so many steps
             return _Later(handle, parameter.dtype, self.place)
@@ -140,7 +145,8 @@ class GradientExchange:
             if gradient.data_ptr() != lies_at(given):  # a copy, or its memory is another now
                 return fetch(handle, gradient, parameter.dtype, self.place)
             # On a device, where it lies, with its neighbours in one kernel.
-            handle.wait(out=given if self.place is None else None)
+            with current(gradient):
+                handle.wait(out=given if self.place is None else None)
             return gradient
 
         return wait

@@ -13,7 +13,7 @@ from horovod.torch.mpi_ops import Average, ProcessSet
 from hvd_gradflow.frontend.single import unnamed, without_feedback
 from hvd_gradflow.torch import session
 from hvd_gradflow.torch.choice import Choice
-from hvd_gradflow.torch.tensors import as_submitted, on_host, spec_of
+from hvd_gradflow.torch.tensors import as_submitted, current, on_host, spec_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Pending:
     def wait(self) -> Any:
         """Return the result, or for a grouped operation the tuple of results."""
         for part in self._parts:
-            part.handle.wait()
+            with current(part.given):
+                part.handle.wait()
             if part.result is not part.output:
                 part.output.detach().copy_(part.result)
         results = tuple(part.output for part in self._parts)
@@ -71,15 +72,16 @@ def submit(
         given = on_host(tensor) if place is None else as_submitted(tensor, tensor.dtype, place)
         plain = output.device == given.device and output.is_contiguous()
         result = output if plain else torch.empty(tensor.shape, dtype=tensor.dtype, device=given.device)
-        handle = reducer.allreduce_async(
-            given,
-            full,
-            op="average" if op == Average else "sum",
-            codec=codec,
-            prescale=prescale,
-            postscale=postscale,
-            out=result.detach(),
-        )
+        with current(given):
+            handle = reducer.allreduce_async(
+                given,
+                full,
+                op="average" if op == Average else "sum",
+                codec=codec,
+                prescale=prescale,
+                postscale=postscale,
+                out=result.detach(),
+            )
         parts.append(_Part(handle, given, result, output))
     return Pending(parts, grouped)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.errors import ConfigError, UnsupportedError
 from hvd_gradflow.frontend.kinds import kind_of
 from hvd_gradflow.reduce import TensorSpec
+from hvd_gradflow.reduce.place import say
 
 DTYPES = {
     torch.float32: "float32",
@@ -82,7 +84,20 @@ def host_view(tensor: torch.Tensor, dtype: torch.dtype) -> ArrayView:
 def place_of(reducer: Any, tensors: Iterable[torch.Tensor]) -> Any:
     """Return the device of the reducer's on which all of these lie, or None: they go by the host."""
     places = {reducer.place_of(tensor) for tensor in tensors}
+    if len(places) > 1:
+        say("the parameters of one optimizer lie on several devices")
     return places.pop() if len(places) == 1 else None
+
+
+def tell_if_moved(reducer: Any, tensor: torch.Tensor, place: Any) -> None:
+    """Tell of a gradient that could be encoded on its GPU, had it been there from the start."""
+    if place is None and not tensor.is_cpu and reducer.place_of(tensor) is not None:
+        say("the optimizer was wrapped before its parameters were there: move the model first")
+
+
+def current(tensor: torch.Tensor) -> Any:
+    """Return a context in which the tensor's GPU is this thread's; else torch hands out no memory of it."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def as_submitted(tensor: torch.Tensor, dtype: torch.dtype, place: Any) -> Any:
@@ -115,12 +130,13 @@ def fetch(
     """
     target = tensor.detach()
     dtype = dtype or target.dtype
-    if (target.is_cpu or place is not None) and target.is_contiguous() and target.dtype == dtype:
-        handle.wait(out=target)
-    else:
-        room = torch.empty(target.shape, dtype=dtype, device="cpu" if place is None else target.device)
-        handle.wait(out=room)
-        target.copy_(room)
+    with current(target):
+        if (target.is_cpu or place is not None) and target.is_contiguous() and target.dtype == dtype:
+            handle.wait(out=target)
+        else:
+            room = torch.empty(target.shape, dtype=dtype, device="cpu" if place is None else target.device)
+            handle.wait(out=room)
+            target.copy_(room)
     return tensor
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -111,12 +112,17 @@ def kinds(made):
         for dtype in (np.float16, np.float64):
             results = []
             for reducer in made:
-                x = gradient(5000, 1, dtype)
-                x[0] = np.finfo(dtype).max if dtype is np.float16 else 3.0
-                name = f"{codec.name} {np.dtype(dtype).name}"
-                results.append({"x": reducer.allreduce(x, name, codec=codec, out=x)})
+                found = {}
+                for where in ("in place", "new"):
+                    x = gradient(5000, 1, dtype)
+                    x[0] = np.finfo(dtype).max if dtype is np.float16 else 3.0
+                    name = f"{codec.name} {np.dtype(dtype).name} {where}"
+                    out = x if where == "in place" else None
+                    found[where] = reducer.allreduce(x, name, codec=codec, out=out)
+                results.append(found)
             same(results, (codec, dtype))
-            assert np.isfinite(results[0]["x"]).all()
+            for value in results[0].values():
+                assert np.isfinite(value).all()
 
 
 @check
@@ -200,6 +206,43 @@ def staleness(made):
             handle.wait(60)
         results.append(found)
     same(results, "staleness")
+
+
+@check
+def waits_in_any_order_and_thread(made):
+    """Each result where it belongs, whoever waits; nothing is written once it was given."""
+    reducer = made[1]
+    n = 3000
+    for turn in range(3):
+        given = {i: gradient(n + i, turn) for i in range(24)}
+        expected = {i: made[0].allreduce(x, f"threads {i}", codec=get("int8")) for i, x in given.items()}
+        outs = {i: np.empty_like(x) for i, x in given.items()}
+        handles = {
+            i: reducer.allreduce_async(x, f"threads {i}", codec=get("int8"), out=outs[i])
+            for i, x in given.items()
+        }
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda handle: handle.wait(60), handles.values()))
+        same([expected, outs], turn)
+    place = reducer.place_of(given[0])
+    assert len(place._rooms) <= 16
+    names = ("a", "b", "c")
+    if not place.takes(get("int8"), [1]):
+        return
+    stream = reducer.stream([TensorSpec(x, (n,)) for x in names], "int8", scope="order", place=place)
+    for _ in range(2):
+        arrays = {name: gradient(n, 1) for name in names}
+        handles = {name: stream.submit(name, x) for name, x in arrays.items()}
+        with raises(ValueError, "out has 5 elements"):
+            handles["a"].wait(60, out=np.zeros(5, np.float32))
+        other = np.empty(n, np.float32)
+        assert handles["a"].wait(60, out=other) is other
+        arrays["a"][:] = 77
+        for name in ("b", "c"):
+            assert handles[name].wait(60) is arrays[name]
+            equal_everywhere(arrays[name])
+        assert (arrays["a"] == 77).all(), "a result was written over an array that the caller has again"
+        assert not any(f._whole._views for lane in stream._lanes._lanes for f in lane.fillings)
 
 
 class Elsewhere(EmulatedDevice):

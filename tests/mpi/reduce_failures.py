@@ -89,6 +89,13 @@ elif case == "missing":
     if culprit:
         time.sleep(30)
     expect(lambda: reducer.allreduce(ones, "w"))
+elif case == "late and stopped":
+    # The others still compute the gradient when the culprit stops: they need not have submitted to be told.
+    if culprit:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    place = reducer.place_of(ones)
+    place.device.delay(20, place.input)
+    expect(lambda: reducer.allreduce(ones, "w", codec="int8", out=ones))
 elif case == "late":
     # The culprit's gradient is still being computed on its device when the others have waited long enough.
     if culprit:

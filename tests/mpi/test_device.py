@@ -60,6 +60,7 @@ def test_torch(mpirun, program, path):
         ("kill", ""),
         ("stop", "ranks [1] have been silent for 2.0 s"),
         ("late", "ranks [1] have not submitted it for 3 s"),
+        ("late and stopped", "tensor 'w': ranks [1] have been silent for 2.0 s"),
         ("elements", "ranks [1] sent 18 elements, expected 17"),
         pytest.param("finalize", "", marks=pytest.mark.slow),
     ],
