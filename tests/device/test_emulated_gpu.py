@@ -73,6 +73,17 @@ def test_addresses_that_no_wide_access_takes(bench):
         bench.drop()
 
 
+@pytest.mark.parametrize("block", [512, 4096])
+def test_blocks_that_several_warps_share(bench, block):
+    """Short, for ThreadSanitizer; the suite has all blocks."""
+    spec = codec.get("int8")(block=block).spec()
+    x, residual = values("laplace", 5000, 4), values("laplace", 5000, 5)
+    expected, lost = reference(spec, x, residual, key=3)
+    payload, left, _, _ = encoded(bench, spec, x, residual, 0)
+    same(payload, expected, "payload")
+    same(left, lost, "residual")
+
+
 def test_a_lone_spike_and_sums_that_overflow(bench):
     for label, spec in specs(bench.device):
         x, residual = values("laplace", 3000, 4) * np.float32(1e-6), np.zeros(3000, np.float32)
