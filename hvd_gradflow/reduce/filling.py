@@ -39,6 +39,7 @@ class Filling:
     ) -> None:
         self.bucket = bucket
         self.place = place
+        self.alone = alone
         self.normalizes = normalizes(bucket.codec) and nodes > 1  # on one node nothing is encoded
         self._values: np.ndarray | None = None
         self._address = 0
@@ -110,6 +111,7 @@ class Filling:
 
     def let_go(self) -> None:
         """Keep the gradients of this step no longer: they are in the bucket, and will not be written."""
+        self.arrays.clear()
 
     def terms(self, slots: Sequence[Slot]) -> dict[str, Any]:
         """Return what :meth:`Reducer.submit` needs to know of these neighbours' memory."""
@@ -140,7 +142,10 @@ class Filling:
             saturate(self.values[slot.begin : slot.end], DTYPES[slot.spec.dtype])
         if self.place is None:
             return written(engine, self, slot, out)
-        array = self.arrays.pop(slot.spec.name)
-        target = array if out is None else out
-        self.place.put(written(engine, self, slot, None), target)
+        name, result = slot.spec.name, written(engine, self, slot, None)
+        if out is None and not self.alone:  # the gradient there is one of a later step by now
+            return result
+        target = self.arrays[name] if out is None else out
+        self.place.put(result, target)
+        self.arrays.pop(name, None)
         return target

@@ -31,7 +31,6 @@ class DeviceFilling(Filling):
     def __init__(self, bucket: Bucket, residual: Floats | None, nodes: int, alone: bool, place: Place):
         self.place = place
         super().__init__(bucket, residual, nodes, alone, place)
-        self._alone = alone
         self._floats: Floats | None = None
         self._whole = Pieces(place, len(bucket.slots))
         self._single: dict[str, Pieces] = {}  # name -> for steps that lack others
@@ -94,7 +93,7 @@ class DeviceFilling(Filling):
         array = self.arrays.get(name)
         if out is not None:
             self.place.write(self.address(slot.begin), slot.size, out, saturated)
-        elif not self._alone:  # the gradient there is one of a later step by now
+        elif not self.alone:  # the gradient there is one of a later step by now
             out = self.floats[slot.begin : slot.end].numpy().reshape(slot.spec.shape)
         else:
             out = array
@@ -110,4 +109,4 @@ class DeviceFilling(Filling):
     def let_go(self) -> None:
         for pieces, _, _ in self._under_way.values():
             pieces.let_go()
-        self.arrays.clear()
+        super().let_go()
