@@ -7,10 +7,12 @@ from collections import Counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from hvd_gradflow import config
 from hvd_gradflow.errors import GradflowError, UnsupportedError
 from hvd_gradflow.frontend.modules import horovods
 from hvd_gradflow.frontend.watchdog import guarded
 from hvd_gradflow.reduce import Reducer, default_reducer
+from hvd_gradflow.reduce.lifecycle import require_mpi
 
 _scopes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # streams made so far, by reducer
 
@@ -47,6 +49,7 @@ class Session:
         process_sets : list of ProcessSet, or "dynamic", optional
             As in Horovod.
         """
+        config.load()  # a wrong variable is told before ranks wait for each other
         self.horovod().init(comm, process_sets)
         self._world_ranks = None
         if comm is None:
@@ -110,6 +113,7 @@ class Session:
     def _ranks_in_world(self, ranks: tuple[int, ...] | None) -> tuple[int, ...] | None:
         from mpi4py import MPI
 
+        require_mpi()
         hvd, world = self.horovod(), MPI.COMM_WORLD
         if self._world_ranks is not None:
             chosen = sorted(

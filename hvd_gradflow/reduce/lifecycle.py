@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from hvd_gradflow import config, events
-from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.errors import GradflowError, PeerError
 from hvd_gradflow.reduce.agreement import meet
 
 _FAREWELL = 5.0  # seconds to tell the other ranks before the process aborts
@@ -65,6 +65,19 @@ def check_process() -> None:
         )
 
 
+def require_mpi() -> None:
+    """Raise PeerError where MPI is over, before a call of it, which would end in a segmentation fault.
+
+    Horovod ends MPI on all ranks when one of them exits.
+    """
+    from mpi4py import MPI
+
+    if MPI.Is_finalized():
+        raise PeerError(
+            "MPI was finalized: another rank has ended (its message tells why), or hvd.shutdown() was called"
+        )
+
+
 def register(reducer) -> None:
     """Close this reducer at exit, if it is not closed before."""
     _reducers[:] = [r for r in _reducers if not r.closed]
@@ -80,6 +93,7 @@ def default_reducer(ranks=None):
 
     from hvd_gradflow.reduce.reducer import Reducer
 
+    require_mpi()
     key = None if ranks is None else tuple(sorted(ranks))
     if key == tuple(range(MPI.COMM_WORLD.size)):
         key = None

@@ -55,6 +55,7 @@ class Reducer:
 
         from hvd_gradflow.reduce import _engine as native
 
+        lifecycle.require_mpi()
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UnsupportedError(_THREADS)
         self.config = configuration.load() if config is None else config

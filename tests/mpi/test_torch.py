@@ -97,6 +97,7 @@ def test_process_sets(mpirun, path):
         (["other_order"], "dropin", {}, r"'weight'.*ranks \[1\] .*2048 elements.* 4096"),
         (["never"], "dropin", {"GRADFLOW_SUBMIT_TIMEOUT": "3"}, r"ranks \[1\] have not submitted"),
         (["stopped"], "stock", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
+        (["ended"], "dropin", {}, r"PeerError: MPI was finalized: another rank has ended"),
         (["crash"], "dropin", {}, r"rank 1 ended with RuntimeError: out of data"),
         (["join_bound"], "stock", {}, r"'weight', sequence 1.*ranks \[1\] took no part.*join"),
     ],
