@@ -138,17 +138,21 @@ class BuildWithGpus(build_ext):
     """
 
     def run(self) -> None:
+        variables = {"cuda": "GRADFLOW_WITH_CUDA", "hip": "GRADFLOW_WITH_HIP"}
+        wanted = {name: os.environ.get(variable, "auto") for name, variable in variables.items()}
+        for name, asked in wanted.items():
+            if asked not in ("auto", "1", "0"):
+                raise SystemExit(f"{variables[name]}={asked!r}: expected auto, 1 or 0")
         super().run()
         if not self.extensions:
             return
         place = ROOT if self.inplace else Path(self.build_lib)
-        for name, variable in (("cuda", "GRADFLOW_WITH_CUDA"), ("hip", "GRADFLOW_WITH_HIP")):
-            asked = os.environ.get(variable, "auto")
-            if asked not in ("auto", "1", "0"):
-                raise SystemExit(f"{variable}={asked!r}: expected auto, 1 or 0")
+        for name, asked in wanted.items():
+            variable = variables[name]
             target = place / "hvd_gradflow" / "device" / f"libgradflow_{name}.so"
             if asked == "0":
                 target.unlink(missing_ok=True)
+                print(f"hvd_gradflow: no GPU kernels for {name} ({variable}=0)")
                 continue
             try:
                 made = gpu_build.build(gpu_build.TOOLCHAINS[name](), ROOT / "build" / "gpu")
@@ -157,12 +161,13 @@ class BuildWithGpus(build_ext):
                     raise SystemExit(
                         f"hvd_gradflow: {variable}=1, but GPU kernels cannot be built: {error}"
                     ) from error
-                print(f"hvd_gradflow: no GPU kernels for {name} ({str(error).splitlines()[0]})")
+                what = "the GPU kernels of an earlier build stay" if target.exists() else "no GPU kernels"
+                print(f"hvd_gradflow: {what} for {name} ({str(error).splitlines()[0]})")
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(made, scratch := target.with_suffix(".new"))
             os.replace(scratch, target)  # never over the file that a running process has loaded
-            print(f"hvd_gradflow: GPU kernels for {name} built")
+            print(f"hvd_gradflow: GPU kernels for {name} are there")
 
 
 os.chdir(ROOT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata as metadata
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -207,6 +208,8 @@ CORE_PROBES = {
         "answer = ' '.join(codec.names())"
     ),
     "engine": (
+        "import os\n"
+        "os.environ.pop('GRADFLOW_DEVICE', None)\n"  # told below
         "import numpy as np\n"
         "from mpi4py import MPI\n"
         "from hvd_gradflow.reduce import Reducer\n"
@@ -238,10 +241,24 @@ def devices() -> Iterator[Finding]:
         yield Finding("devices", name, not reason, detail)
     for name, reason in broken.items():
         yield Finding("devices", name, False, reason)
+    setting = os.environ.get("GRADFLOW_DEVICE")
+    if setting is not None:
+        try:
+            detail = python_answer(SETTING_PROBE)
+            yield Finding("devices", "GRADFLOW_DEVICE", True, detail, needed=True)
+        except ProbeError as error:
+            fix = "unset GRADFLOW_DEVICE, or mend what it names"
+            yield Finding("devices", "GRADFLOW_DEVICE", False, str(error), fix, needed=True)
     if not names and not broken:
         yield Finding("devices", "none", False, "gradients are compressed on the CPU")
 
 
+SETTING_PROBE = (
+    "from hvd_gradflow import config\n"
+    "from hvd_gradflow.reduce.place import check_setting\n"
+    "answer = config.load().device\n"
+    "check_setting(answer)"
+)
 DEVICE_PROBE = (
     "from hvd_gradflow.device import devices\n"
     "d = devices.device({name!r})\n"

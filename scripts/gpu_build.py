@@ -70,6 +70,11 @@ def find(compiler: str, variable: str, *folders: str) -> str | None:
     return shutil.which(compiler, path=os.pathsep.join([os.environ.get("PATH", ""), *folders]))
 
 
+def _missing(compiler: str, variable: str, fix: str) -> str:
+    asked = os.environ.get(variable)
+    return f"{variable}={asked} is no program" if asked else f"no {compiler}: {fix}"
+
+
 def cuda_toolchain(architectures: tuple[str, ...] | None = None) -> Toolchain:
     """nvcc, for the architectures that it knows.
 
@@ -80,7 +85,9 @@ def cuda_toolchain(architectures: tuple[str, ...] | None = None) -> Toolchain:
     """
     nvcc = find("nvcc", "NVCC", "/usr/local/cuda/bin")
     if nvcc is None:
-        raise BuildError("no nvcc: install the CUDA toolkit (12 or newer), or set NVCC to its nvcc")
+        raise BuildError(
+            _missing("nvcc", "NVCC", "install the CUDA toolkit (12 or newer), or set NVCC to its nvcc")
+        )
     known = _run([nvcc, "--list-gpu-code"], dict(os.environ)).split()
     wanted = architectures or CUDA_ARCHITECTURES
     chosen = [a for a in wanted if f"sm_{a}" in known]
@@ -103,7 +110,9 @@ def hip_toolchain(architectures: tuple[str, ...] = HIP_ARCHITECTURES) -> Toolcha
     """
     hipcc = find("hipcc", "HIPCC", "/opt/rocm/bin")
     if hipcc is None:
-        raise BuildError("no hipcc: install hipcc, libamdhip64-dev and rocm-device-libs, or set HIPCC")
+        raise BuildError(
+            _missing("hipcc", "HIPCC", "install hipcc, libamdhip64-dev and rocm-device-libs, or set HIPCC")
+        )
     codes = [f"--offload-arch={a}" for a in architectures]
     flags = ("-std=c++17", *HOST_FLAGS, "-Wno-pass-failed", "-x", "hip")
     # Without it hipcc takes nvcc where that is installed.

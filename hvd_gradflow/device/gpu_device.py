@@ -96,8 +96,8 @@ class GpuDevice(Device):
         path = self.library_path()
         if not path.exists():
             raise UnsupportedError(
-                f"not built: install {self.compiler} and run `{self.build_option}=1 make build`, which says"
-                " what is missing"
+                f"not built: run `{self.build_option}=1 make build`, which needs {self.compiler} and says so"
+                " where that is missing"
             )
         try:
             from hvd_gradflow.device import _cuda

@@ -13,6 +13,7 @@ from hvd_gradflow.frontend.modules import horovods
 from hvd_gradflow.frontend.watchdog import guarded
 from hvd_gradflow.reduce import Reducer, default_reducer
 from hvd_gradflow.reduce.lifecycle import require_mpi
+from hvd_gradflow.reduce.place import check_setting
 
 _scopes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # streams made so far, by reducer
 
@@ -49,7 +50,7 @@ class Session:
         process_sets : list of ProcessSet, or "dynamic", optional
             As in Horovod.
         """
-        config.load()  # a wrong variable is told before ranks wait for each other
+        check_setting(config.load().device)  # a wrong variable is told before ranks wait for each other
         self.horovod().init(comm, process_sets)
         self._world_ranks = None
         if comm is None:

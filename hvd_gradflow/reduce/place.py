@@ -16,7 +16,7 @@ from hvd_gradflow.device import arrays, devices, wire
 from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.device.device import Device
 from hvd_gradflow.device.memory import LOADED_DTYPES, PIECE, TO_DEVICE, TO_HOST, piece_table
-from hvd_gradflow.errors import ConfigError
+from hvd_gradflow.errors import ConfigError, UnsupportedError
 from hvd_gradflow.reduce.floats import Floats
 from hvd_gradflow.reduce.layout import normalizes
 from hvd_gradflow.reduce.pieces import Pieces
@@ -50,15 +50,39 @@ def device_of(array: Any, setting: str) -> Device | None:
         return None
     kind, index = _where(array)
     if setting != "auto":
-        only = devices.available(setting)
+        only = named(setting)
         there = only.capabilities().dlpack_type
         # Arrays of the host can only be meant for a device whose memory is the host's: an emulated one.
         if there in _HOST or (there, only.index) == (kind, index):
             return only
-        if kind not in _HOST:
-            say(f"GRADFLOW_DEVICE={setting}, but they lie on device {index} of DLPack's type {kind}")
+        if type(array) is not np.ndarray:
+            on = f"on {only.name}:{index}" if kind == there else "elsewhere"
+            say(f"GRADFLOW_DEVICE={setting}, but they lie {'on the host' if kind in _HOST else on}")
         return None
     return None if kind in _HOST else _find(kind, index)
+
+
+def named(setting: str) -> Device:
+    """Return the device that ``GRADFLOW_DEVICE`` names.
+
+    Raises
+    ------
+    ConfigError, UnsupportedError
+        There is none of that name, or it cannot be used here; they name the variable.
+    """
+    try:
+        return devices.available(setting)
+    except ConfigError as error:
+        known = ", ".join(("auto", "host", *devices.names()))
+        raise ConfigError(f"GRADFLOW_DEVICE={setting!r}: {error}; expected one of {known}") from None
+    except UnsupportedError as error:
+        raise UnsupportedError(f"GRADFLOW_DEVICE={setting}: {error}") from None
+
+
+def check_setting(setting: str) -> None:
+    """Refuse a ``GRADFLOW_DEVICE`` that cannot be, before anything is reduced; as :func:`named`."""
+    if setting not in ("auto", "host"):
+        named(setting)
 
 
 def _find(kind: int, index: int) -> Device | None:

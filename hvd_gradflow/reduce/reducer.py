@@ -15,7 +15,7 @@ from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.layout import digest
 from hvd_gradflow.reduce.normalizer import Normalizer
-from hvd_gradflow.reduce.place import Place, device_of
+from hvd_gradflow.reduce.place import Place, check_setting, device_of
 from hvd_gradflow.reduce.probe import Prober
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.topology import discover
@@ -59,6 +59,7 @@ class Reducer:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UnsupportedError(_THREADS)
         self.config = configuration.load() if config is None else config
+        check_setting(self.config.device)
         self.name = name
         self.codec = _codec(codec)
         self.engine = lifecycle.engine()

@@ -8,6 +8,7 @@ class TestMine(DeviceConformance):
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +42,8 @@ class DeviceConformance(KernelTests, StreamTests, RefusalTests):
     @pytest.fixture
     def device(self) -> Device:
         """Return the device to be tested."""
+        if not self.name:
+            pytest.fail(f"{type(self).__name__}.name is to be the name of a device: {devices.names()}")
         found = devices.device(self.name)
         reason = found.unavailable()
         if reason:
@@ -59,9 +62,15 @@ class DeviceConformance(KernelTests, StreamTests, RefusalTests):
 
         A device with a kernel that only waits overrides this.
         """
-        nbytes = 256 * 2**20
-        if not hasattr(device, "_conformance_memory"):
-            device._conformance_memory = device.allocate(nbytes)  # type: ignore[attr-defined]
-        address = device._conformance_memory.address  # type: ignore[attr-defined]
-        for _ in range(1000):
-            device.copy(address, address + nbytes // 2, nbytes // 2, WITHIN, stream)
+        half = 32 * 2**20
+        if not hasattr(device, "_conformance_copies"):
+            memory = device.allocate(2 * half)
+            begin = time.perf_counter()
+            device.copy(memory.address, memory.address + half, half, WITHIN)
+            device.copy(memory.address, memory.address + half, half, WITHIN)
+            seconds = (time.perf_counter() - begin) / 2
+            count = min(max(round(0.1 / seconds), 1), 2000)
+            device._conformance_copies = memory, count  # type: ignore[attr-defined]
+        memory, count = device._conformance_copies  # type: ignore[attr-defined]
+        for _ in range(count):
+            device.copy(memory.address, memory.address + half, half, WITHIN, stream)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import FLOAT32, ArrayView
 from hvd_gradflow.device.device import Device
 from hvd_gradflow.device.memory import TO_DEVICE, TO_HOST, WITHIN, Stream, piece_table
+from hvd_gradflow.device.registry import backend
 from hvd_gradflow.errors import DeviceError
-from hvd_gradflow.testing.device_bench import Bench, same, specs, values
+from hvd_gradflow.testing.device_bench import Bench, LateBench, same, specs, values
 from hvd_gradflow.testing.device_kernels import reference
 
 
@@ -46,6 +48,49 @@ class StreamTests:
             written = int(np.frombuffer(both[most : most + 8].tobytes(), np.uint64)[0])
             same(both[:written], reference(spec, x, key=5)[0], f"payload behind slow work, {label}")
             bench.drop()
+
+    def test_every_kernel_waits_for_what_it_reads(self, bench):
+        """Inputs arrive late, one kernel after the other; one that runs at once reads what was before."""
+        late, numpy, n = LateBench(bench.device, self.slow), backend("numpy"), 1000
+        x, residual, acc = values("laplace", n, 1), values("laplace", n, 2), values("laplace", n, 3)
+        steps = np.array([n], np.uint64), np.array([0.5], np.float32)
+        for label, spec in {spec["id"]: (label, spec) for label, spec in specs(bench.device)}.values():
+            expected, left = reference(spec, x, residual)
+            payload, found = late.encode(spec, x, residual)
+            same(payload, expected, f"payload of a late input, {label}")
+            same(found, left, f"residual that was late, {label}")
+            target = acc.copy()
+            numpy.decode_add(spec, expected, target)
+            status, found = late.decode(spec, expected, acc, add=True)
+            assert status == wire.OK, f"decode read a late payload too early: status {status}, {label}"
+            same(found, target, f"added to a target that was late, {label}")
+            if spec["id"] == wire.DEADZONE:
+                self._late_steps(late, spec, steps, x, acc, label)
+            late.drop()
+        out, scratch = late.room(16), late.room(bench.device.statistics_scratch_bytes(n))
+        bench.device.statistics(late.put(x), late.put(residual), n, out, scratch, late.stream)
+        same(late.get(out, np.float64, 2), np.array([numpy.energy(x), numpy.energy(residual)]), "energies")
+        tensor, flag = late.room(4 * n), late.room(4)
+        view = ArrayView(tensor, n, FLOAT32, (n,), (4,), True, False, None, repr(bench.device))
+        bench.device.scatter(late.put(x), n, 1.0, late.put(piece_table([(view, 0)])), 1, late.stream)
+        same(late.get(tensor, np.float32, n), x, "scattered from a bucket that was late")
+        view.address, bucket = late.put(x), late.room(4 * n)
+        bench.device.gather(late.put(piece_table([(view, 0)])), 1, bucket, n, flag, late.stream)
+        same(late.get(bucket, np.float32, n), x, "gathered from a tensor that was late")
+        late.drop()
+
+    @staticmethod
+    def _late_steps(late: LateBench, spec, steps, x, acc, label) -> None:
+        numpy = backend("numpy")
+        expected, _ = reference(spec, x, steps=steps)
+        same(late.encode(spec, x, steps=steps)[0], expected, f"payload with steps of a late input, {label}")
+        codes, out = np.rint(acc), np.zeros(numpy.max_encoded_size(spec, x.size), np.uint8)
+        size = numpy.encode_codes(spec, *steps, codes, 1, out)
+        same(late.encode_codes(spec, steps, codes), out[:size], f"payload of codes that were late, {label}")
+        numpy.add_codes(spec, *steps, expected, codes)
+        status, found = late.decode(spec, expected, np.rint(acc), steps=steps)
+        assert status == wire.OK, f"add_codes read a late payload too early: status {status}, {label}"
+        same(found, codes, f"codes added to a target that was late, {label}")
 
     def test_calls_return_before_slow_work_ends(self, bench):
         device, stream, reached = bench.device, bench.stream, bench.device.event()

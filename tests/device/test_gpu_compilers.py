@@ -61,7 +61,7 @@ def test_a_device_that_is_not_there_is_told(name, monkeypatch, tmp_path):
     monkeypatch.setattr(type(device), "library_path", lambda self: tmp_path / "none.so")
     device.__dict__.pop("library", None)
     variable = {"cuda": "GRADFLOW_WITH_CUDA", "hip": "GRADFLOW_WITH_HIP"}[name]
-    assert device.unavailable().startswith("not built: install ")
+    assert device.unavailable().startswith("not built: run ")
     assert f"{variable}=1 make build" in device.unavailable()
     with pytest.raises(devices.UnsupportedError, match=f"device {name}:9 cannot be used here: not built"):
         device.allocate(16)
