@@ -58,6 +58,7 @@ class StreamTests:
             expected, left = reference(spec, x, residual)
             payload, found = late.encode(spec, x, residual)
             same(payload, expected, f"payload of a late input, {label}")
+            assert found is not None  # there was a residual
             same(found, left, f"residual that was late, {label}")
             target = acc.copy()
             numpy.decode_add(spec, expected, target)
