@@ -94,6 +94,7 @@ def test_stock_horovod_sends_as_little(train):
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_nothing_leaves_a_node(train):
     summary = train(2, DIGITS, "--ranks-per-node", "0", *ONE_PASS)
     assert (summary["wire_bytes_per_step"], summary["wire_ratio"]) == (0, None)

@@ -38,14 +38,22 @@ def test_ranks_that_share_a_node(mpirun):
     all_ok(run, names)
 
 
+def test_torch_in_short(mpirun):
+    """Of ``torch_training.py``, what has most to do with where a gradient lies."""
+    pytest.importorskip("horovod.torch")
+    names = ["every_codec", "shapes_strides_dtypes", "accumulation", "large_values", "residuals_survive"]
+    all_ok(mpirun(2, [HERE / "torch_training.py", "dropin", *names], timeout=240, env=EMULATED), names)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "path"),
     [
         ("torch_training.py", "dropin"),
-        pytest.param("torch_training.py", "stock", marks=pytest.mark.slow),
-        pytest.param("torch_stale.py", "dropin", marks=pytest.mark.slow),
-        pytest.param("torch_deadzone.py", "dropin", marks=pytest.mark.slow),
-        pytest.param("torch_dropin.py", "dropin", marks=pytest.mark.slow),
+        ("torch_training.py", "stock"),
+        ("torch_stale.py", "dropin"),
+        ("torch_deadzone.py", "dropin"),
+        ("torch_dropin.py", "dropin"),
     ],
 )
 def test_torch(mpirun, program, path):
