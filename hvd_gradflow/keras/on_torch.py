@@ -18,7 +18,7 @@ from hvd_gradflow.reduce import TensorSpec
 from hvd_gradflow.torch import ops
 from hvd_gradflow.torch.choice import Choice, as_choice
 from hvd_gradflow.torch.session import session
-from hvd_gradflow.torch.tensors import DTYPES, as_submitted, on_host
+from hvd_gradflow.torch.tensors import DTYPES, as_submitted, current, on_host
 
 __all__ = [
     "all_finite",
@@ -73,7 +73,8 @@ class TensorExchange(Streams):
                 given = on_host(gradient)
             else:  # it may be on another device than the variables
                 given = as_submitted(gradient.to(host.at.device), gradient.dtype, host.place)
-            host.submit(name, given, second)
+            with current(given):
+                host.submit(name, given, second)
         for host in dict.fromkeys(host for host, _ in places):
             host.end_step()
         results = list(gradients)
@@ -81,7 +82,8 @@ class TensorExchange(Streams):
             gradient = gradients[index]
             where = "cpu" if host.place is None else host.at.device
             result = torch.empty(gradient.shape, dtype=gradient.dtype, device=where)
-            host.wait(name, result)
+            with current(result):
+                host.wait(name, result)
             results[index] = result.to(gradient.device)
         return results
 
