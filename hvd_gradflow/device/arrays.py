@@ -18,7 +18,7 @@ _NUMPY_TYPES = {FLOAT32: "<f4", FLOAT64: "<f8", FLOAT16: "<f2", BFLOAT16: "<u2"}
 # (type code, bits) of DLPack (dlpack.h: kDLFloat is 2, kDLBfloat is 4).
 _DLPACK_DTYPES = {(2, 32): FLOAT32, (2, 64): FLOAT64, (2, 16): FLOAT16, (4, 16): BFLOAT16}
 _DLPACK_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-_DLPACK_HOST = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost
+HOST = (1, 3, 11)  # DLPack's device types of host memory: kDLCPU, kDLCUDAHost, kDLROCMHost
 _DLPACK_DEVICES = {2: "cuda", 10: "rocm", 8: "metal", 7: "vulkan", 12: "ext", 14: "oneapi"}
 _DLPACK_SAME = {13: 2}  # kDLCUDAManaged lies on a CUDA device
 _UNREADABLE = (
@@ -174,8 +174,8 @@ def _of_numpy(array: np.ndarray) -> ArrayView:
 
 def _of_dlpack(x: Any) -> ArrayView:
     x = _dense(x)
-    place, index = _place(x)
-    if place not in _DLPACK_HOST:
+    place, index = place_of(x)
+    if place not in HOST:
         raise TypeError(f"{kind(x)} on {_place_name(place, index)}: {_UNREADABLE}")
     return _look(x)
 
@@ -201,12 +201,12 @@ def view_on(x: Any, place: int, index: int, name: str, stream: int) -> ArrayView
     """
     if isinstance(x, ArrayView) and x.device == name:
         return x
-    if place in _DLPACK_HOST:
+    if place in HOST:
         return view(x)
     if isinstance(x, (np.ndarray, np.generic)) or not hasattr(x, "__dlpack__"):
         raise TypeError(f"{kind(x)} is in the host's memory: expected an array on {name}, by DLPack")
     x = _dense(x)
-    found, at = _place(x)
+    found, at = place_of(x)
     if (_DLPACK_SAME.get(found, found), at) != (place, index):
         raise TypeError(f"{kind(x)} on {_place_name(found, at)}: expected one on {name}; copy it there first")
     seen = _look(x, stream=stream)
@@ -245,10 +245,16 @@ def _look(x: Any, **options: Any) -> ArrayView:
     )
 
 
-def _place(x: Any) -> tuple[int, int]:
-    """DLPack's device type and id."""
+def place_of(x: Any) -> tuple[int, int]:
+    """Return DLPack's device type and id; the host's for what does not know DLPack.
+
+    Raises
+    ------
+    TypeError
+        If it is on a device that DLPack does not know.
+    """
     if not hasattr(x, "__dlpack_device__"):
-        return _DLPACK_HOST[0], 0
+        return HOST[0], 0
     try:
         place, index = x.__dlpack_device__()
         return int(place), int(index)
@@ -257,7 +263,7 @@ def _place(x: Any) -> tuple[int, int]:
 
 
 def _place_name(place: int, index: int) -> str:
-    if place in _DLPACK_HOST:
+    if place in HOST:
         return "the host"
     name = _DLPACK_DEVICES.get(_DLPACK_SAME.get(place, place), "a device")
     return f"{name}:{index} (DLPack device type {place})"

@@ -121,10 +121,6 @@ class Pieces:
         place = self.place
         with place.lock:
             place.follow(self._arrays[0])
-            for view, offset in zip(self._views, self._offsets, strict=True):
-                if saturated:
-                    place.saturate(source + 4 * offset, view)
-            table, count = self._on_device.address, len(self._views)
-            place.device.scatter(source, elements, 1.0, table, count, place.output)
-            place.output.synchronize()
+            tensors = list(zip(self._views, self._offsets, strict=True))
+            place.scatter(source, elements, tensors, self._on_device.address, saturated)
         self.let_go()

@@ -13,7 +13,7 @@ import numpy as np
 
 from hvd_gradflow import events
 from hvd_gradflow.device import arrays, devices, wire
-from hvd_gradflow.device.arrays import ArrayView
+from hvd_gradflow.device.arrays import HOST, ArrayView
 from hvd_gradflow.device.device import Device
 from hvd_gradflow.device.memory import LOADED_DTYPES, PIECE, TO_DEVICE, TO_HOST, piece_table
 from hvd_gradflow.errors import ConfigError, UnsupportedError
@@ -25,7 +25,6 @@ from hvd_gradflow.reduce.results import LARGEST
 if TYPE_CHECKING:
     from hvd_gradflow.reduce.reducer import Reducer
 
-_HOST = (1, 3, 11)  # DLPack's device types of host memory
 _ROOMS = 16  # buffers for single arrays that are kept
 _said: set[str] = set()
 
@@ -53,13 +52,13 @@ def device_of(array: Any, setting: str) -> Device | None:
         only = named(setting)
         there = only.capabilities().dlpack_type
         # Arrays of the host can only be meant for a device whose memory is the host's: an emulated one.
-        if there in _HOST or (there, only.index) == (kind, index):
+        if there in HOST or (there, only.index) == (kind, index):
             return only
         if type(array) is not np.ndarray:
             on = f"on {only.name}:{index}" if kind == there else "elsewhere"
-            say(f"GRADFLOW_DEVICE={setting}, but they lie {'on the host' if kind in _HOST else on}")
+            say(f"GRADFLOW_DEVICE={setting}, but they lie {'on the host' if kind in HOST else on}")
         return None
-    return None if kind in _HOST else _find(kind, index)
+    return None if kind in HOST else _find(kind, index)
 
 
 def named(setting: str) -> Device:
@@ -105,14 +104,12 @@ def _find(kind: int, index: int) -> Device | None:
 
 def _where(array: Any) -> tuple[int, int]:
     """DLPack's device type and id; the host's for what DLPack does not know."""
-    where = getattr(array, "__dlpack_device__", None)
-    if where is None or getattr(array, "is_cpu", False) is True:  # torch says so ten times as fast
-        return _HOST[0], 0
+    if getattr(array, "is_cpu", False) is True:  # torch says so ten times as fast
+        return HOST[0], 0
     try:
-        kind, index = where()
-    except (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError):
-        return _HOST[0], 0
-    return int(kind), int(index)
+        return arrays.place_of(array)
+    except TypeError:
+        return HOST[0], 0
 
 
 def say(reason: str) -> None:
@@ -139,9 +136,8 @@ class Place:
         self._entered = device.event()
         self._row = device.allocate(PIECE.itemsize)
         self._rooms: list[tuple[Floats, Pieces]] = []  # the one that was used last is the last
-        self.lock = (
-            threading.RLock()
-        )  # of `output`, and what belongs to it: handles are waited for by any thread
+        # Of `output` and what belongs to it: any thread may wait for a handle.
+        self.lock = threading.RLock()
 
     def takes(self, codec: Any, dtypes: Iterable[int]) -> bool:
         """Return whether tensors of these dtypes are reduced on the device, under a codec; or say why not."""
@@ -208,10 +204,30 @@ class Place:
         self.output.wait(self._entered)
         return view
 
-    def saturate(self, source: int, view: ArrayView) -> None:
-        """Keep finite results finite in the dtype of a tensor; see :func:`results.saturate`."""
-        if view.dtype in LARGEST:
-            self.device.library.saturate(source, view.size, LARGEST[view.dtype], self.output.handle)
+    def scatter(
+        self, source: int, elements: int, tensors: list[tuple[ArrayView, int]], table: int, saturated: bool
+    ) -> None:
+        """Write a bucket's results over tensors that :meth:`follow` was called for, in one kernel.
+
+        They are there on return. Call it with the lock held.
+
+        Parameters
+        ----------
+        source, elements : int
+            Address and size of the bucket.
+        tensors : list of (ArrayView, int)
+            Each with the element of the bucket where it begins.
+        table : int
+            Address of their table, on the device.
+        saturated : bool
+            Whether finite results stay finite in float16 and bfloat16; see :func:`results.saturate`.
+        """
+        for view, offset in tensors:
+            if saturated and view.dtype in LARGEST:
+                largest = LARGEST[view.dtype]
+                self.device.library.saturate(source + 4 * offset, view.size, largest, self.output.handle)
+        self.device.scatter(source, elements, 1.0, table, len(tensors), self.output)
+        self.output.synchronize()
 
     def write(self, source: int, elements: int, array: Any, saturated: bool) -> None:
         """Write one result to an array, converted to its dtype; it is there on return."""
@@ -219,12 +235,9 @@ class Place:
             view = self.follow(array)
             if view.size != elements:
                 raise ValueError(f"out has {view.size} elements, expected {elements}")
-            if saturated:
-                self.saturate(source, view)
             table = piece_table([(view, 0)])
             self.device.copy(self._row.address, table.ctypes.data, table.nbytes, TO_DEVICE)
-            self.device.scatter(source, elements, 1.0, self._row.address, 1, self.output)
-            self.output.synchronize()
+            self.scatter(source, elements, [(view, 0)], self._row.address, saturated)
 
     def fetch(self, array: Any) -> ArrayView:
         """Return a copy on the host."""

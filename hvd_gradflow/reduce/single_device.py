@@ -46,7 +46,8 @@ def _start(
             )
     kind = accumulator(view.dtype, codec)
     if not place.takes(codec, [view.dtype]):
-        return _start_by_host(place, reducer, array, name, op, codec, prescale, postscale, out)
+        terms = {"op": op, "codec": codec, "prescale": prescale, "postscale": postscale}
+        return _start_by_host(place, reducer, array, name, out, terms)
     factors = Factors.of(op, reducer.size, codec.lossy, prescale, postscale)
     values, pieces = place.room(view.size)
     pieces.gather([(array, view, 0)], values.address, view.size)
@@ -93,21 +94,10 @@ def _start(
 
 
 def _start_by_host(
-    place: Place,
-    reducer: Reducer,
-    array: Any,
-    name: str,
-    op: str,
-    codec: Any,
-    prescale: float,
-    postscale: float,
-    out: Any,
+    place: Place, reducer: Reducer, array: Any, name: str, out: Any, terms: dict[str, Any]
 ) -> Handle:
     """Where the device has no kernels for it, or ranks share a node: a copy is reduced on the host."""
-    copy = place.fetch(array)
-    handle = single.start(
-        reducer, copy, name, op=op, codec=codec, prescale=prescale, postscale=postscale, out=None
-    )
+    handle = single.start(reducer, place.fetch(array), name, out=None, **terms)
     if out is None:
         return handle
 

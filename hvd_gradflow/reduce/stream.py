@@ -96,7 +96,7 @@ class GradientStream:
         if twice:
             raise GradflowError(f"scope {scope!r}: several tensors are named {', '.join(map(repr, twice))}")
         self.reducer, self.scope, self.specs = reducer, scope, tuple(specs)
-        self._op, self._prescale, self._postscale = op, prescale, postscale
+        self._op = op
         self._importance = importance
         self._policy = as_policy(codec).fresh()
         self._residuals = Residuals()
@@ -110,7 +110,9 @@ class GradientStream:
         self._plans = 0
         self._identities: dict[str, tuple[str, int]] = {}  # unit name -> manifest and digest, in this plan
         self._tuner: Tuner | None = None
-        Factors.of(op, reducer.size, True, prescale, postscale)
+        self._factors_if = {
+            lossy: Factors.of(op, reducer.size, lossy, prescale, postscale) for lossy in (True, False)
+        }
         self.restart()
         reducer.streams[scope] = self
         encodes = any(codec.lossy for codec in self._table.values())
@@ -308,7 +310,7 @@ class GradientStream:
         )
 
     def _factors(self, bucket: Bucket) -> Factors:
-        return Factors.of(self._op, self.reducer.size, bucket.codec.lossy, self._prescale, self._postscale)
+        return self._factors_if[bucket.codec.lossy]
 
     def _collect(self, lane: Lane, filling: Filling, slot: Slot, unit, out):
         name = slot.spec.name

@@ -60,28 +60,17 @@ def op_at(
     name: str,
     shapes: Sequence[Any],
 ) -> list[tf.Tensor]:
-    """Return what `function` makes of `inputs`: by :func:`device_op` with a `site`, else :func:`host_op`."""
-    if site is None:
-        return host_op(function, inputs, dtypes, name, shapes)
-    return device_op(site, function, inputs, dtypes, name, shapes)
+    """Return what `function` makes of `inputs`: on a `site` (eager tensors in, tensors or NumPy arrays out).
 
-
-def device_op(
-    site: Site,
-    function: Callable[..., Any],
-    inputs: Sequence[tf.Tensor],
-    dtypes: Sequence[tf.DType],
-    name: str,
-    shapes: Sequence[Any],
-) -> list[tf.Tensor]:
-    """Return what `function` makes of `inputs` on a device (eager tensors in, tensors or NumPy arrays out).
-
-    As :func:`host_op`, in the same order with its operations; no integers of 32 bits, which TensorFlow keeps
-    on the host. Gradients end at the results, as they do at those of :func:`host_op`.
+    Without a site it is :func:`host_op`. With one it runs in the same order with its operations; no integers
+    of 32 bits, which TensorFlow keeps on the host. Gradients end at the results, as they do at those of
+    :func:`host_op`.
 
     A graph's operation is placed on the device, where TensorFlow hands it what lies there, and copies there
     what does not. Only the emulated device has tried it: its name is "CPU:0".
     """
+    if site is None:
+        return host_op(function, inputs, dtypes, name, shapes)
     inputs = [tf.convert_to_tensor(x) for x in inputs]
     if tf.executing_eagerly():
         results = function(*inputs)

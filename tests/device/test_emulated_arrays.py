@@ -4,7 +4,6 @@ import ctypes
 
 import numpy as np
 import pytest
-from device.emulated import EmulatedDevice
 
 from hvd_gradflow.device.device import Device
 from hvd_gradflow.device.memory import SEGMENT
@@ -12,7 +11,7 @@ from hvd_gradflow.device.registry import backend
 from hvd_gradflow.errors import DeviceError
 from hvd_gradflow.reduce.results import LARGEST as LARGEST_OF
 from hvd_gradflow.reduce.results import saturate
-from hvd_gradflow.testing.device_bench import Bench, same, values
+from hvd_gradflow.testing.device_bench import same, values
 
 LENGTHS = (0, 1, 3, 4, 7, 8, 9, 2047, 2049, 300_001)
 LARGEST = np.finfo(np.float32).max
@@ -22,18 +21,6 @@ ODD = np.array(
     + (0x80000000, 0, 0x7F7FFFFF, 0xFF7FFFFF),
     np.uint32,
 ).view(np.float32)
-
-
-@pytest.fixture(scope="module")
-def emulated():
-    return EmulatedDevice()
-
-
-@pytest.fixture
-def bench(emulated):
-    made = Bench(emulated)
-    yield made
-    made.drop()
 
 
 def odd(n, seed):

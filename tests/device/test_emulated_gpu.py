@@ -2,26 +2,13 @@
 
 import numpy as np
 import pytest
-from device.emulated import EmulatedDevice
 
 from hvd_gradflow import codec
 from hvd_gradflow.device import _cuda, wire
 from hvd_gradflow.device.registry import backend
-from hvd_gradflow.testing.device_bench import Bench, finite, same, specs, values
+from hvd_gradflow.testing.device_bench import finite, same, specs, values
 from hvd_gradflow.testing.device_conformance import DeviceConformance
 from hvd_gradflow.testing.device_kernels import _sealed, reference
-
-
-@pytest.fixture(scope="module")
-def emulated():
-    return EmulatedDevice()
-
-
-@pytest.fixture
-def bench(emulated):
-    made = Bench(emulated)
-    yield made
-    made.drop()
 
 
 class TestEmulated(DeviceConformance):
