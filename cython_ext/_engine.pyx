@@ -212,12 +212,13 @@ cdef class NativeEngine:
                double node_scale,
                double home_scale, double post_scale, uintptr_t source, uintptr_t target,
                uintptr_t residual, uintptr_t backup, uintptr_t rescale, ends, bint finite, keep,
-               device=None):
+               device=None, uint64_t split=0, double deadline=0.0):
         """Hand over one unit; ``spec`` is a codec's ``spec()``, addresses are those of whole buffers.
 
         ``device``: where they are a device's, the address of its gf_gpu_api, its index, the handle of the
         event behind which the input is complete, and the address (on the host) of an int32 that is then 0 if
-        some element is not finite, or 0.
+        some element is not finite, or 0. With a ``split`` that
+        many elements go first, and the others may wait, for ``deadline`` seconds (0: for ever).
         """
         cdef NativeUnit native = NativeUnit()
         cdef Unit *u
@@ -242,6 +243,8 @@ cdef class NativeEngine:
         u.spec.node_scale = node_scale
         u.spec.home_scale = home_scale
         u.spec.post_scale = post_scale
+        u.spec.split = split
+        u.spec.deadline = deadline
         u.input = <const void *> source
         u.output = <void *> target
         u.residual = <float *> residual
@@ -328,6 +331,7 @@ cdef class NativeEngine:
             "payloads": t.payloads.load(),
             "peak_under_way": t.peak_under_way.load(),
             "units": t.units.load(),
+            "late": t.late.load(),
         }
 
     def warnings(self):

@@ -9,6 +9,7 @@ from libcpp.vector cimport vector
 from kernels_api cimport (
     GF_API_CAPSULE,
     Level,
+    WaveletRun,
     api,
     available_levels,
     deadzone_add_codes,
@@ -22,6 +23,7 @@ from kernels_api cimport (
     max_body_bytes,
     set_level,
     spec_fault,
+    transform_wavelet,
 )
 
 from hvd_gradflow import config as _config
@@ -241,6 +243,21 @@ def crc32c(const uint8_t[::1] data, uint32_t crc=0):
 def dither_key(uint64_t seed, uint64_t rank, uint64_t name_hash, uint64_t sequence, uint64_t stage):
     """Return the key of one payload's stochastic rounding."""
     return api().dither_key(seed, rank, name_hash, sequence, stage)
+
+
+def wavelet(const float[::1] x, float[::1] out, const float[::1] filter, int levels, size_t rows,
+            size_t width, size_t columns, bint inverse, bint finite):
+    """Transform ``x`` into ``out``; the caller has checked the rest, the extents above all."""
+    cdef WaveletRun run
+    run.n = x.shape[0]
+    if run.n == 0:
+        return
+    run.x, run.out, run.filter = &x[0], &out[0], &filter[0]
+    run.taps, run.levels = filter.shape[0], levels
+    run.rows, run.width, run.columns = rows, width, columns
+    run.inverse, run.finite = inverse, finite
+    with nogil:
+        transform_wavelet(run)
 
 
 def api_capsule():

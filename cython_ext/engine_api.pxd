@@ -81,6 +81,8 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         double node_scale
         double home_scale
         double post_scale
+        uint64_t split
+        double deadline
 
     cdef struct Options:
         size_t chunk_bytes
@@ -125,6 +127,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         Atomic payloads
         Atomic peak_under_way
         Atomic units
+        Atomic late
 
     cdef cppclass Failure "gf::Failure":
         Failure()

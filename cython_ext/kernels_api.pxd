@@ -50,9 +50,26 @@ cdef extern from "kernels/deadzone.h" namespace "gradflow" nogil:
 
 
 cdef extern from "kernels/levels.h" namespace "gradflow" nogil:
+    cdef struct WaveletRun:
+        const float *x
+        float *out
+        const float *filter
+        int taps
+        int levels
+        size_t n
+        size_t rows
+        size_t width
+        size_t columns
+        bint inverse
+        bint finite
+
     cdef struct Level:
         const char *name
 
     const Level *const *available_levels()
     const Level &level()
     bint set_level(const char *name)
+
+
+cdef extern from "kernels/wavelet.h" namespace "gradflow" nogil:
+    void transform_wavelet(const WaveletRun &run)

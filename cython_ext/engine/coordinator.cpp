@@ -200,7 +200,29 @@ void Coordinator::consider(uint64_t key) {
   if (!finite) spec.flags |= kNonFinite;
   // A joined rank does not know the tensors of the unit, so it could not take part in their statistics.
   if (joined_count_) spec.flags &= ~static_cast<uint32_t>(kStatistics);
+  if (!spec.split) {
+    go_(spec, agreement);
+    return;
+  }
+  spec.part = Part::kFirst;
   go_(spec, agreement);
+  spec.part = Part::kSecond;
+  waiting_.push_back({spec, now()});
+}
+
+bool Coordinator::release(double time, bool idle) {
+  for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
+    // A rank that has joined keeps nothing for later, and what is not finite must be seen at once.
+    const bool late = it->spec.deadline > 0 && time - it->since > it->spec.deadline && joined_count_ == 0 &&
+                      !(it->spec.flags & kNonFinite);
+    if (!late && !(idle && it == waiting_.begin())) continue;
+    UnitSpec spec = it->spec;
+    waiting_.erase(it);
+    if (late) spec.flags |= kLate;
+    go_(spec, Agreement());
+    return true;
+  }
+  return false;
 }
 
 // The largest group that agrees is what was expected; of two alike, the one with the lowest rank.
@@ -259,6 +281,7 @@ void Coordinator::watch(double time) {
 
 void Coordinator::forgive(double seconds) {
   for (auto &entry : pending_) entry.second.since += seconds;
+  for (Waiting &second : waiting_) second.since += seconds;
   last_word_ += seconds;
 }
 
@@ -343,6 +366,8 @@ std::string difference(const Announcement &expected, const Announcement &got,
                     : " have no second moments of it to divide by: ") +
            advice;
   }
+  if (g.split != e.split || g.deadline != e.deadline)
+    return about(expected.name) + " would send it in two parts otherwise: all ranks need the same options";
   if (g.state != e.state) return about(expected.name) + " divide it by other second moments: " + advice;
   return about(expected.name) + " sent another op or other factors";
 }

@@ -1,6 +1,7 @@
 // Rank 0 of a domain: collects announcements, names who is missing or disagrees, numbers the units.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -40,7 +41,9 @@ class Coordinator {
   void join(int rank);
   void bye(int rank);
   bool all_bye() const { return byes_ == size_; }
-  bool waiting() const { return !pending_.empty() || joined_count_ > 0; }
+  // Lets the next second part go, if it may: it is its turn (`idle`), or it is late. False if there is none.
+  bool release(double time, bool idle);
+  bool waiting() const { return !pending_.empty() || !waiting_.empty() || joined_count_ > 0; }
   void watch(double time);
   void forgive(double seconds);
 
@@ -59,6 +62,12 @@ class Coordinator {
   bool gone(const Pending &pending);
   std::vector<int> not_joined(bool ended_only) const;
   void check_join();
+
+  struct Waiting {
+    UnitSpec spec;  // of a second part
+    double since = 0;
+  };
+  std::deque<Waiting> waiting_;
 
   int size_ = 1;
   Options options_;

@@ -81,7 +81,7 @@ void Domain::submit(const UnitPtr &unit) {
     host_->finish(unit, UnitState::kFailed);
     return;
   }
-  if (submitted_.empty() && gathering_.empty() && running_.empty()) last_step_ = now();
+  if (!unfinished()) last_step_ = now();
   if (unit->join) {
     begin_join(unit);
     return;
@@ -166,13 +166,23 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
   run.spec = spec;
   run.agreement = agreement;
   if (agreement.fresh) forgotten_.erase(spec.name_hash);
+  const auto key = std::make_pair(spec.name_hash, spec.sequence);
   auto found = submitted_.find(spec.name_hash);
-  if (found != submitted_.end()) {
+  if (spec.part == Part::kSecond) {
+    Halves &halves = halves_[key];
+    run.unit = halves.unit;
+    run.agreement = halves.agreement;
+    halves.late = run.late();
+  } else if (found != submitted_.end()) {
     run.unit = found->second;
     submitted_.erase(found);
     if (spec.flags & kNonFinite) run.unit->finite = false;
     run.unit->started = now();
     run.unit->state.store(UnitState::kRunning);
+  }
+  if (spec.part == Part::kFirst) {
+    halves_[key].unit = run.unit;
+    halves_[key].agreement = agreement;
   }
   run.ops = host_->find_codec(spec.codec.id);
   auto refuse = [&](const std::string &text) {
@@ -210,29 +220,63 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
   }
 }
 
-// This rank has all chunks of the unit. Energies are added in order of chunk, so that all ranks get the
-// same sums.
-void Domain::finish(Running *run) {
-  ++traffic.units;
-  steps_known(run);  // every rank learns, also one that owns no chunk of it
+// Whether a second part may go: with more under way, what comes next and is urgent would wait behind it.
+bool Domain::idle() const {
+  const auto most = static_cast<uint64_t>(2 * options_.window * topology_.node_count());
+  uint64_t under_way = 0;
+  for (const Running &run : running_) under_way += run.remaining;
+  return under_way < most;
+}
+
+// Of a unit, or of a part of one. Energies are added in order of chunk, so that all ranks get the same sums.
+Statistics Domain::statistics_of(const Running &run) const {
   Statistics sums;
-  const std::vector<uint64_t> ends = ends_of(*run);
+  const Geometry &geometry = run.geometry;
+  const std::vector<uint64_t> ends = ends_of(run);
   sums.energies.resize(ends.size());
-  for (uint64_t c = 0; c < run->statistics.size(); ++c) {
-    size_t tensor = first_tensor(ends, c * run->geometry.chunk);
-    sums.bytes += run->statistics[c].bytes;
-    for (const Energy &e : run->statistics[c].energies) {
+  for (uint64_t c = 0; c < run.statistics.size(); ++c) {
+    const uint64_t begin = geometry.begin + c * geometry.chunk;
+    size_t tensor = first_tensor(ends, begin);
+    sums.bytes += run.statistics[c].bytes;
+    for (const Energy &e : run.statistics[c].energies) {
       if (tensor >= sums.energies.size()) break;
       sums.energies[tensor++] += e;
     }
     // More tensors than a message has room for: nobody knows the energies of the others.
-    if (run->steps.ends.empty()) continue;
-    const uint64_t end = std::min((c + 1) * run->geometry.chunk, run->spec.elements);
+    if (run.steps.ends.empty()) continue;
+    const uint64_t end = std::min(begin + geometry.chunk, geometry.end);
     for (; tensor <= first_tensor(ends, end - 1); ++tensor)
       sums.energies[tensor].total = std::numeric_limits<double>::quiet_NaN();
   }
-  // A gradient that is not finite says nothing about the next one.
-  if (!run->steps.ends.empty() && !(run->spec.flags & kNonFinite) && !run->spoiled) {
+  return sums;
+}
+
+// This rank has all chunks of the unit, or of a part of it.
+void Domain::finish(Running *run) {
+  steps_known(run);  // every rank learns, also one that owns no chunk of it
+  Statistics sums = statistics_of(*run);
+  bool late = false;
+  if (run->spec.part != Part::kWhole) {
+    const auto found = halves_.find({run->spec.name_hash, run->spec.sequence});
+    Halves &halves = found->second;
+    halves.parts[run->spec.part == Part::kSecond] = std::move(sums);
+    if (--halves.left) {
+      run->unit.reset();
+      return;
+    }
+    late = halves.late;
+    sums = std::move(halves.parts[0]);
+    add_up(halves.parts[1].energies, &sums.energies);
+    sums.bytes += halves.parts[1].bytes;
+    halves_.erase(found);
+  }
+  ++traffic.units;
+  if (late) {
+    ++traffic.late;
+    sums = Statistics();
+  }
+  // A gradient that is not finite says nothing about the next one, nor one of which a part is missing.
+  if (!run->steps.ends.empty() && !(run->spec.flags & kNonFinite) && !run->spoiled && !late) {
     controls_[run->spec.name_hash].learn(sums.energies, sums.bytes, topology_.node_count());
   }
   if (!run->unit) return;
@@ -342,6 +386,8 @@ bool Domain::progress(double time) {
     moved |= stepped;
     announce_gathered();
     announce_next();
+    while (state != DomainState::kFailed && topology_.rank == 0 && coordinator_.release(time, idle()))
+      moved = true;
     if (state == DomainState::kFailed) return true;
     watch(time);
   } catch (const MpiError &e) {

@@ -5,9 +5,11 @@
 #include <mpi.h>
 
 #include <deque>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "control.hpp"
@@ -66,8 +68,17 @@ class Domain {
     Agreement agreement;                 // came with GO
     Steps steps;                         // of a stepped codec, once they are known
     bool spoiled = false;                // kUnchecked, and a result is not finite
+    bool late() const { return spec.flags & kLate; }
     bool stepped() const { return spec.flags & kStepped; }
     bool measured() const { return spec.flags & (kStatistics | kStepped); }
+  };
+  // A unit that goes in two parts, until both have ended here; by its name and sequence.
+  struct Halves {
+    UnitPtr unit;
+    Agreement agreement;
+    Statistics parts[2];
+    int left = 2;
+    bool late = false;
   };
   struct Chunk {  // where a step stands
     uint64_t unit = 0;
@@ -89,14 +100,19 @@ class Domain {
   bool step_reduce();
   bool step_sum();
   bool step_stage();
+  void owe(const At &at);
 
   void go(const UnitSpec &spec, const Agreement &agreement);
   void finish(Running *run);
+  Statistics statistics_of(const Running &run) const;
+  bool idle() const;
   // Whose range holds the element.
   static size_t first_tensor(const std::vector<uint64_t> &ends, uint64_t element);
   static std::vector<uint64_t> ends_of(const Running &run);
   void end_failed(const UnitPtr &unit, Failure kind, const std::string &text);
   void end_submitted(const std::string &text);
+  void end_running(const std::string &text);
+  bool unfinished() const;
   void on_control(int source, const ControlHeader &header, const uint8_t *body, size_t bytes);
   void on_joined(int last);
   void announce(const UnitPtr &unit);
@@ -201,6 +217,7 @@ class Domain {
   WorkersOf workers_;
   std::unordered_set<uint64_t> digests_told_;
   std::deque<Running> running_;
+  std::map<std::pair<uint64_t, uint64_t>, Halves> halves_;
   uint64_t retired_ = 0;     // units no longer in running_
   uint64_t next_chunk_ = 0;  // global number of the next unit's first chunk
   Chunk staging_, summing_, reducing_, receiving_, copying_;

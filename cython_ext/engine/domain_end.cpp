@@ -32,9 +32,17 @@ void Domain::fail(Failure kind, const std::string &text, bool tell) {
   }
   settle_devices();  // whoever waits for a unit may free its memory
   last_step_ = now();
-  for (Running &run : running_) end_failed(run.unit, kind, text);
+  end_running(text);
   end_submitted(text);
+}
+
+void Domain::end_running(const std::string &text) {
+  for (Running &run : running_) {
+    if (run.spec.part == Part::kWhole) end_failed(run.unit, failure, text);
+  }
+  for (auto &entry : halves_) end_failed(entry.second.unit, failure, text);
   running_.clear();
+  halves_.clear();
 }
 
 void Domain::end_failed(const UnitPtr &unit, Failure kind, const std::string &text) {
@@ -64,8 +72,11 @@ void Domain::end_submitted(const std::string &text) {
 bool Domain::active() const {
   if (state == DomainState::kFailed) return control_.sending() && now() - last_step_ < kFarewell;
   if (state == DomainState::kClosed) return false;
-  return ending_ || !submitted_.empty() || !gathering_.empty() || !running_.empty() || join_ ||
-         control_.sending();
+  return ending_ || unfinished() || control_.sending();
+}
+
+bool Domain::unfinished() const {
+  return !submitted_.empty() || !gathering_.empty() || !running_.empty() || !halves_.empty() || join_;
 }
 
 void Domain::forgive(double seconds) {
@@ -87,7 +98,8 @@ void Domain::watch(double time) {
   const bool coordinates = topology_.rank == 0;
   if (coordinates) coordinator_.watch(time);
   if (state == DomainState::kFailed) return;
-  if (state == DomainState::kClosing && running_.empty() && all_announced() && !bye_told_) {
+  if (state == DomainState::kClosing && running_.empty() && halves_.empty() && all_announced() &&
+      !bye_told_) {
     bye_told_ = true;
     if (coordinates) {
       coordinator_.bye(0);
@@ -113,8 +125,7 @@ void Domain::watch(double time) {
          true);
     return;
   }
-  const bool waits = !submitted_.empty() || !gathering_.empty() || !running_.empty() || join_ || bye_told_ ||
-                     (coordinates && coordinator_.waiting());
+  const bool waits = unfinished() || bye_told_ || (coordinates && coordinator_.waiting());
   if (!waits) return;
   std::vector<int> silent;
   for (int rank = 0; rank < topology_.size; ++rank) {
@@ -166,15 +177,14 @@ void Domain::release() {
 }
 
 bool Domain::abandon(const std::string &text) {
-  const bool unfinished = !submitted_.empty() || !gathering_.empty() || !running_.empty() || join_;
-  state = unfinished ? DomainState::kFailed : DomainState::kClosed;
-  if (!unfinished) return false;
+  const bool left = unfinished();
+  state = left ? DomainState::kFailed : DomainState::kClosed;
+  if (!left) return false;
   failure = Failure::kInternal;
   error = text;
   settle_devices();
-  for (Running &run : running_) end_failed(run.unit, failure, text);
+  end_running(text);
   end_submitted(text);
-  running_.clear();
   return true;
 }
 

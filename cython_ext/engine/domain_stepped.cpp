@@ -47,9 +47,11 @@ Agreement Domain::inputs(const Unit &unit) {
 }
 
 bool Domain::runs(uint64_t name_hash) const {
-  return std::any_of(running_.begin(), running_.end(), [&](const Running &run) {
-    return run.spec.name_hash == name_hash && run.remaining > 0;
-  });
+  return std::any_of(
+             running_.begin(), running_.end(),
+             [&](const Running &run) { return run.spec.name_hash == name_hash && run.remaining > 0; }) ||
+         std::any_of(halves_.begin(), halves_.end(),
+                     [&](const auto &entry) { return entry.first.first == name_hash; });
 }
 
 // Names that this rank will not submit again, or that it starts anew with: the next agreement on one of them
@@ -70,7 +72,9 @@ bool Domain::steps_known(Running *run) {
   // Only a rank that has joined can be here: it may lag, and must learn from the earlier one first.
   for (const Running &other : running_) {
     if (&other == run) break;
-    if (other.spec.name_hash == run->spec.name_hash && other.remaining > 0) return false;
+    if (other.spec.name_hash == run->spec.name_hash && other.spec.sequence != run->spec.sequence &&
+        other.remaining > 0)
+      return false;
   }
   StepControl &control = controls_[run->spec.name_hash];
   if (!run->agreement.ends.empty()) control.agree(run->agreement, run->spec.codec);

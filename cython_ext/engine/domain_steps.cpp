@@ -2,6 +2,7 @@
 // only, takes at most one chunk, and says whether it did.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "domain.hpp"
 
@@ -30,9 +31,9 @@ bool Domain::resolve(Chunk *cursor, At *at) {
 void Domain::place(At *at) const {
   const Running &run = *at->run;
   at->g = run.first + at->chunk;
-  at->begin = at->chunk * run.geometry.chunk;
-  at->count = std::min(run.geometry.chunk, run.spec.elements - at->begin);
-  const uint64_t place = at->chunk + run.spec.name_hash % 4096;
+  at->begin = run.geometry.begin + at->chunk * run.geometry.chunk;
+  at->count = std::min(run.geometry.chunk, run.geometry.end - at->begin);
+  const uint64_t place = run.geometry.before + at->chunk + run.spec.name_hash % 4096;
   at->slice = static_cast<int>(place % topology_.slices);
   at->home = static_cast<int>(place / topology_.slices % topology_.node_count());
   at->mine = topology_.owner_local(topology_.node, at->slice) == topology_.local;
@@ -67,7 +68,13 @@ bool Domain::step_sum() {
     for (int i = 0; i < topology_.local_size(); ++i) {
       if (i != topology_.local && shared_.staged(i, at.g) != at.g + 1) return false;
     }
-    if (topology_.node_count() == 1) {
+    if (at.run->late()) {
+      if (!result_free(at.g)) return false;
+      owe(at);
+      uint8_t *result = result_target(at);
+      std::memset(result, 0, at.count * at.run->spec.element_bytes());
+      result_done(at, result, {});
+    } else if (topology_.node_count() == 1) {
       if (!result_free(at.g)) return false;
       uint8_t *result = result_target(at);
       sum_node(at, result, at.run->spec.home_scale);
@@ -107,12 +114,22 @@ bool Domain::step_sum() {
   return false;
 }
 
+// Nobody sends this chunk: what the node would have sent comes next time.
+void Domain::owe(const At &at) {
+  float *owed = residual(at);
+  if (!owed) return;
+  sum_node(at, scratch_.data(), 1.0);
+  const auto *x = reinterpret_cast<const float *>(scratch_.data());
+  constexpr float kMost = std::numeric_limits<float>::max();
+  for (uint64_t i = 0; i < at.count; ++i) owed[i] = std::min(std::max(owed[i] + x[i], -kMost), kMost);
+}
+
 // The owner at home adds the other nodes' sums, in order of node, and sends the result.
 bool Domain::step_reduce() {
   if (topology_.node_count() == 1) return false;
   At at;
   while (resolve(&reducing_, &at)) {
-    if (!at.mine || !at.at_home) {
+    if (!at.mine || !at.at_home || at.run->late()) {
       advance(&reducing_);
       continue;
     }
@@ -198,7 +215,7 @@ bool Domain::step_receive() {
   if (topology_.node_count() == 1) return false;
   At at;
   while (resolve(&receiving_, &at)) {
-    if (!at.mine || at.at_home) {
+    if (!at.mine || at.at_home || at.run->late()) {
       advance(&receiving_);
       continue;
     }
@@ -256,13 +273,13 @@ std::vector<int> Domain::awaited() {
     if (!ranks.empty()) return ranks;
   }
   Arrival arrival;
-  while (resolve(&reducing_, &at) && !(at.mine && at.at_home)) advance(&reducing_);
+  while (resolve(&reducing_, &at) && !(at.mine && at.at_home && !at.run->late())) advance(&reducing_);
   if (topology_.node_count() > 1 && resolve(&reducing_, &at)) {
     for (int peer : other_owners(at)) {
       if (!scatter_.front(peer, &arrival) || !gather_.may_send(peer)) ranks.push_back(peer);
     }
   }
-  while (resolve(&receiving_, &at) && !(at.mine && !at.at_home)) advance(&receiving_);
+  while (resolve(&receiving_, &at) && !(at.mine && !at.at_home && !at.run->late())) advance(&receiving_);
   if (resolve(&receiving_, &at)) ranks.push_back(topology_.owner(at.home, at.slice));
   for (int i = 0; shared_ && i < topology_.local_size(); ++i) {
     if (i != topology_.local) ranks.push_back(here[i]);

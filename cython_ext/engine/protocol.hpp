@@ -21,7 +21,11 @@ enum : uint32_t {
   kErrorFeedback = 4,  // residuals are kept
   kStepped = 8,        // the codec's steps are agreed on (steps.hpp), which takes the same energies
   kUnchecked = 16,     // nobody looked whether the inputs are finite: the results will tell
+  kLate = 32,          // the second part of a unit was not begun in time: nobody sends, everybody owes it
 };
+
+// What a GO lets go. A unit that is split goes in two parts, and others may pass the second one.
+enum class Part : uint32_t { kWhole = 0, kFirst = 1, kSecond = 2 };
 
 // All that must be equal on every rank, and all that a rank needs to take part with zeros.
 struct UnitSpec {
@@ -35,6 +39,10 @@ struct UnitSpec {
   double node_scale = 1.0;  // times the sum over a node
   double home_scale = 1.0;  // times the sum over all nodes, before the second encoding
   double post_scale = 1.0;  // times the decoded result
+  uint64_t split = 0;       // elements of the first part, which is urgent; 0: all of them
+  double deadline = 0;      // seconds that the second part may wait for its turn; 0: for ever
+  uint32_t reserved = 0;
+  Part part = Part::kWhole;  // of a GO
   size_t element_bytes() const { return dtype == GF_F64 ? 8 : 4; }
 };
 

@@ -53,6 +53,8 @@ using UnitPtr = std::shared_ptr<Unit>;
 struct Geometry {
   uint64_t chunk = 0;  // elements
   uint64_t chunks = 0;
+  uint64_t begin = 0, end = 0;  // elements of the unit: all, or those of a part
+  uint64_t before = 0;          // chunks of the part before
 
   static constexpr uint64_t kAlign = 64;       // elements, where the codec has no blocks
   static constexpr uint64_t kSmallest = 4096;  // elements; below it a message costs more than its bytes
@@ -77,7 +79,12 @@ struct Geometry {
       g.chunk = low * align;
     }
     while (g.chunk > align && bytes(g.chunk) > room) g.chunk = up(g.chunk / 2);
-    g.chunks = (spec.elements + g.chunk - 1) / g.chunk;
+    g.end = spec.part == Part::kFirst ? spec.split : spec.elements;
+    if (spec.part == Part::kSecond) {
+      g.begin = spec.split;
+      g.before = (spec.split + g.chunk - 1) / g.chunk;
+    }
+    g.chunks = (g.end - g.begin + g.chunk - 1) / g.chunk;
     return g;
   }
 };

@@ -27,6 +27,7 @@ struct Traffic {
   std::atomic<uint64_t> payloads{0};
   std::atomic<uint64_t> peak_under_way{0};  // most unacknowledged chunks to one peer
   std::atomic<uint64_t> units{0};           // ended well
+  std::atomic<uint64_t> late{0};            // of them, those of which the second part was not sent
 };
 
 // For the longest message there can be; what most leave unused is never touched, and takes no memory.

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <memory>
+
 #include "../gf_api.h"
 #include "crc32c.h"
 #include "levels.h"
@@ -26,6 +28,7 @@ namespace {
 #include "deadzone_blocks.h"
 #include "deadzone_entropy.h"
 #include "array_loops.h"
+#include "wavelet_loops.h"
 #include "crc32c_x86.h"
 #include "level_table.h"
 

@@ -2,6 +2,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <memory>
+
 #include "../elements.h"
 #include "../gf_api.h"
 #include "crc32c.h"
@@ -19,6 +21,7 @@ namespace {
 #include "deadzone_blocks.h"
 #include "deadzone_entropy.h"
 #include "array_loops.h"
+#include "wavelet_loops.h"
 #include "level_table.h"
 
 }  // namespace

@@ -24,5 +24,6 @@ constexpr Level level_of(const char *name, uint32_t (*crc)(uint32_t, const uint8
           store_f32,
           sum_f32,
           sum_f64,
-          energy};
+          energy,
+          wavelet};
 }

@@ -71,6 +71,18 @@ struct DeadzoneUnsqueeze {
   uint8_t *end;             // set to where the groups end
 };
 
+// Of the n elements a line of `width` (rows is 0), or the upper left of a matrix of `columns`, is
+// transformed.
+struct WaveletRun {
+  const float *x;
+  float *out;
+  const float *filter;
+  int taps, levels;
+  size_t n, rows, width, columns;
+  bool inverse;
+  bool finite;  // the input is: so will be the output
+};
+
 struct Level {
   const char *name;
   // Encoders return whether one of the blocks is not finite.
@@ -97,6 +109,7 @@ struct Level {
   void (*sum_f32)(float *dst, const float *const *srcs, int count, float scale, size_t n);
   void (*sum_f64)(double *dst, const double *const *srcs, int count, double scale, size_t n);
   double (*energy)(const float *x, size_t n);
+  void (*wavelet)(const WaveletRun &run);
 };
 
 extern const Level kPortable;

@@ -6,7 +6,8 @@ copy comes from calling it: ``codec(block=512)``. Every codec, built in or not, 
 - A payload begins with the 32-byte header of docs/wire-format.md. Its size may depend on its content; it is
   at most :meth:`Codec.max_encoded_size`, and receivers go by its true size.
 - The shape is not in the payload: decoding gives one dimension. Empty and 0-d arrays work.
-- Zero has a code and stays exactly zero. A finite input never decodes to NaN or infinity.
+- Zero has a code and stays exactly zero (but see `exact_zeros`). A finite input never decodes to NaN or
+infinity.
 - NaN or infinity is never hidden: the block that holds it (the element, where a codec has no blocks) decodes
   to something that is not finite.
 - With a residual (error feedback), what is encoded is ``x + residual``, and afterwards
@@ -43,6 +44,11 @@ class Codec:
         Whether payloads are integers times steps that can be given, so that those of several ranks with the
         same steps add up exactly; such a codec also has the methods of
         :class:`hvd_gradflow.codec.deadzone.Deadzone`.
+    transforms : bool
+        Whether a stream encodes coefficients of a gradient by it; such a codec also has the methods of
+        :class:`hvd_gradflow.codec.wavelet.Wavelet`.
+    exact_zeros : bool
+        Whether each zero comes back as zero; if not, only zeros throughout do.
     """
 
     name: ClassVar[str] = ""
@@ -50,6 +56,13 @@ class Codec:
     lossy: ClassVar[bool] = True
     bits_per_element: ClassVar[float] = 32.0
     stepped: ClassVar[bool] = False
+    transforms: ClassVar[bool] = False
+    exact_zeros: ClassVar[bool] = True
+
+    @property
+    def carrier(self) -> Codec:
+        """The codec of the payloads in a reduction; this one, unless it works on coefficients."""
+        return self
 
     def encode(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hvd_gradflow.device import wavelet as waves
 from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.device.base import Backend
@@ -87,6 +88,20 @@ class CpuBackend(Backend):
 
     def energy(self, x: np.ndarray) -> float:
         return self._k.energy(x)
+
+    def wavelet(
+        self,
+        x: np.ndarray,
+        out: np.ndarray,
+        name: str,
+        levels: int,
+        columns: int,
+        inverse: bool,
+        finite: bool,
+    ) -> None:
+        waves.check(x, out, name, levels, columns)
+        extents = waves.extents(x.size, levels, columns)
+        self._k.wavelet(x, out, waves.TAPS[name], levels, *extents, columns, inverse, finite)
 
     def crc32c(self, data: np.ndarray, crc: int = 0) -> int:
         return self._k.crc32c(data, crc)

@@ -58,6 +58,12 @@ KERNELS = (
     ),
     Kernel("sum_f64", ("out", "sources", "scale"), "The same for float64 arrays."),
     Kernel("energy", ("x",), "Sum of squares, in double and in a fixed order; non-finite elements count 0."),
+    Kernel(
+        "wavelet",
+        ("x", "out", "name", "levels", "columns", "inverse", "finite"),
+        "Write the wavelet coefficients of x to out, another array, or the reverse; their order, and what "
+        "columns means: see wavelet.extents. With finite input, which the caller knows of, out is finite.",
+    ),
     Kernel("crc32c", ("data", "crc"), "CRC32C of uint8 data, continuing from crc."),
     Kernel(
         "dither_key",

@@ -13,7 +13,7 @@ from hvd_gradflow.device import numpy_deadzone_entropy as entropy
 from hvd_gradflow.device import numpy_floats as floats
 from hvd_gradflow.device import numpy_log4 as log4
 from hvd_gradflow.device import numpy_uniform as uniform
-from hvd_gradflow.device import wire
+from hvd_gradflow.device import numpy_wavelet, wavelet, wire
 from hvd_gradflow.device.arrays import BFLOAT16, FLOAT16, ArrayView
 from hvd_gradflow.device.base import Backend
 from hvd_gradflow.device.wire_deadzone import check_segments, entropy_of, read_segments, read_tables
@@ -209,6 +209,20 @@ class NumpyBackend(Backend):
         while lanes.size > 1:
             lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
         return float(lanes[0])
+
+    def wavelet(
+        self,
+        x: np.ndarray,
+        out: np.ndarray,
+        name: str,
+        levels: int,
+        columns: int,
+        inverse: bool,
+        finite: bool,
+    ) -> None:
+        wavelet.check(x, out, name, levels, columns)
+        transform = numpy_wavelet.inverse if inverse else numpy_wavelet.forward
+        out[:] = transform(x, name, levels, columns, finite)
 
     def crc32c(self, data: np.ndarray, crc: int = 0) -> int:
         return common.crc32c(data, crc)

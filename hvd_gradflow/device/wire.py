@@ -21,6 +21,7 @@ MIN_BLOCK = 32
 MAX_BLOCK = 32768
 
 NONE, FP16, BF16, INT8, INT4, INT2, LOG4, DEADZONE = range(1, 9)
+WAVELET = 12  # holds a payload of deadzone; no backend knows it
 # Wire id: name, bits of a code, bytes of a block's scale (0: no blocks), whether it can round stochastically.
 CODECS = {
     NONE: ("none", 32, 0, False),

@@ -9,8 +9,7 @@ import numpy as np
 
 from hvd_gradflow.device import arrays
 from hvd_gradflow.device.arrays import ArrayView
-from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, normalizes
-from hvd_gradflow.reduce.normalizer import Entered
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, normalizes, transforms
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import saturate, written
 
@@ -41,8 +40,10 @@ class Filling:
         self.place = place
         self.alone = alone
         self.normalizes = normalizes(bucket.codec) and nodes > 1  # on one node nothing is encoded
+        self.transforms = transforms(bucket.codec) and nodes > 1
         self._values: np.ndarray | None = None
         self._address = 0
+        self._ends = bucket.ends
         self._item = 8 if bucket.dtype == DTYPES["float64"] else 4
         self.residual = residual
         # Nobody looks at a gradient that is not copied; see Reducer.submit.
@@ -52,7 +53,7 @@ class Filling:
         self.rescale = np.ones(bucket.elements, np.float32) if converts else None
         # Of the step; an entry goes when its tensor was waited for.
         self.present: dict[str, bool] = {}  # name -> its input is finite
-        self.entered: dict[str, Entered] = {}  # what they were divided by
+        self.entered: dict[str, Any] = {}  # what they were divided by, or whether they were transformed
         self.owed: dict[str, np.ndarray] = {}
         self.units: dict[str, Any] = {}  # name -> the engine's unit that carries it
         self.lent: ArrayView | None = None  # the gradient itself, in place of `values`
@@ -103,6 +104,9 @@ class Filling:
             self.values[slot.begin : slot.end] = source.numpy().reshape(-1)
         else:
             finite = engine.load(source.address, source.dtype, self.address(slot.begin), source.size)
+        behind = self._ends[slot.index]
+        if behind > slot.end:  # of a block that was not finite all is NaN there
+            self.values[slot.end : behind] = 0
         if finite and residuals.owes(name):
             owed = residuals.fold(name, self.values[slot.begin : slot.end], factor)
             if owed is not None:

@@ -31,6 +31,7 @@ class DeviceFilling(Filling):
     def __init__(self, bucket: Bucket, residual: Floats | None, nodes: int, alone: bool, place: Place):
         self.place = place
         super().__init__(bucket, residual, nodes, alone, place)
+        self.transforms = False  # it is for the host to do
         self._floats: Floats | None = None
         self._whole = Pieces(place, len(bucket.slots))
         self._single: dict[str, Pieces] = {}  # name -> for steps that lack others

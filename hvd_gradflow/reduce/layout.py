@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 DTYPES = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
 KINDS = ("dense", "conv", "vector", "embedding", "other")
 _NAMES_SHOWN = 3
+SPLIT_ELEMENTS = 2**16  # from here on a transformed gradient is reduced in two parts
 _LARGE = 2**20  # bytes of a gradient for which a message of its own costs less than copying it
 
 
@@ -115,6 +116,11 @@ def normalizes(codec: Codec) -> bool:
     return getattr(codec, "domain", "energy") == "normalized"
 
 
+def transforms(codec: Codec) -> bool:
+    """Return whether gradients may be encoded as wavelet coefficients (:mod:`.bands`)."""
+    return codec.transforms
+
+
 def accumulator(dtype: int, codec: Codec) -> int:
     """Return the dtype that a gradient is summed in: float64 as such where nothing is lost, else float32."""
     return DTYPES["float64"] if dtype == DTYPES["float64"] and not codec.lossy else DTYPES["float32"]
@@ -140,7 +146,7 @@ def cut(
         codec = codecs[spec.name]
         dtype = accumulator(DTYPES[spec.dtype], codec)
         key = (codec, dtype)
-        if in_place and _stays(spec, codec, dtype):
+        if (in_place and _stays(spec, codec, dtype)) or _splits(spec, codec):
             groups.append((key, [spec]))
             continue
         if key not in open_groups:
@@ -156,7 +162,12 @@ def cut(
 
 def _stays(spec: TensorSpec, codec: Codec, dtype: int) -> bool:
     large = spec.elements * 4 >= _LARGE
-    return large and spec.dtype == "float32" and dtype == DTYPES["float32"] and not normalizes(codec)
+    plain = not normalizes(codec) and not transforms(codec)
+    return large and spec.dtype == "float32" and dtype == DTYPES["float32"] and plain
+
+
+def _splits(spec: TensorSpec, codec: Codec) -> bool:
+    return transforms(codec) and spec.elements >= SPLIT_ELEMENTS
 
 
 def _bucket(key: tuple, members: list[TensorSpec], place: str, in_place: bool) -> Bucket:

@@ -166,6 +166,8 @@ class Place:
             return f"codec {codec.name!r} is written in Python"
         if normalizes(codec):
             return "domain='normalized' divides by the second moment on the host"
+        if getattr(codec, "where", "auto") == "always":
+            return f"codec {codec.name!r} with where='always' is transformed on the host"
         return self.device.lacks(spec)
 
     def room(self, elements: int) -> tuple[Floats, Pieces]:

@@ -189,15 +189,18 @@ class Reducer:
 
     def submit(self, *, name, identity, codec, dtype, elements, source, target, factors, keep,
                residual=None, unchecked=False, backup=None, rescale=None, ends=(), finite=True,
-               statistics=False, state=0, versions=1, device=None):  # fmt: skip
+               statistics=False, state=0, versions=1, device=None, split=0, deadline=0.0):  # fmt: skip
         """Hand one unit to the engine (used by streams); returns the engine's unit.
 
         `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
         all ranks must have alike. Where it is `unchecked`, on all ranks, nobody needs to know whether the
         input is `finite`: where a result is not, the residual becomes what it was, for which `backup` is
         room. Of one name `versions` may be under way; `rescale` is what the residual is multiplied with once
-        those before this one have ended. With a `device` (:attr:`Pieces.native`) all of them are on it.
+        those before this one have ended. With a `device` (:attr:`Pieces.native`) all of them are on it. With
+        a `split` so many elements go first; the others let later units pass, and if their turn has not come
+        after `deadline` seconds (0: they wait) all ranks get zeros for them and owe what they had.
         """
+        codec = codec.carrier
         self.admit(name, codec, versions)
         if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
             self.engine.add_codec(codec)
@@ -237,6 +240,8 @@ class Reducer:
             finite=finite,
             keep=(keep, residual, backup, rescale),
             device=device,
+            split=split,
+            deadline=deadline,
         )
         self._sequence[name] = sequence + 1
         self._under_way[name] = [*_unfinished(self._under_way.get(name, ())), unit]
@@ -310,8 +315,9 @@ class Reducer:
 
         ``wire_bytes`` handed to MPI for other nodes, headers and control messages counted;
         ``wire_bytes_uncompressed``, what the same exchange would have handed over without a codec;
-        ``payloads``; ``units``; ``peak_under_way``, the most unacknowledged chunks to one peer. What a policy
-        sent to measure the link is left out, and counted as ``probe_bytes``.
+        ``payloads``; ``units``; ``late``, those of which only the first part was sent; ``peak_under_way``,
+        the most unacknowledged chunks to one peer. What a policy sent to measure the link is left out, and
+        counted as ``probe_bytes``.
         """
         counts, probes = self.engine.traffic(self.domain), self.prober.traffic
         counts = {key: count - probes[key] for key, count in counts.items()}

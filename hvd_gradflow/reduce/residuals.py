@@ -12,6 +12,7 @@ from hvd_gradflow.reduce.floats import Floats
 from hvd_gradflow.reduce.normalizer import Normalizer
 
 if TYPE_CHECKING:
+    from hvd_gradflow.reduce.bands import Bands
     from hvd_gradflow.reduce.place import Place
 
 Held: TypeAlias = np.ndarray | Floats  # of the host, or of a device
@@ -81,11 +82,12 @@ class Residuals:
         """Use this array, a part of a bucket's, for a name."""
         self._held[name] = array
 
-    def in_gradient_units(self, normalizer: Normalizer) -> None:
-        """Undo what a normalizer did to the residuals that this rank holds."""
+    def in_gradient_units(self, *converters: Normalizer | Bands) -> None:
+        """Undo what these did to the residuals that this rank holds."""
         for name, held in self._held.items():
-            if isinstance(held, np.ndarray):  # nothing is normalized on a device
-                normalizer.restore(name, held)
+            if isinstance(held, np.ndarray):  # nothing is converted on a device
+                for converter in converters:
+                    converter.restore(name, held)
 
     def release(self) -> None:
         """Owe all that was held: the arrays are about to go away."""

@@ -12,6 +12,7 @@ from hvd_gradflow import events
 from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
 from hvd_gradflow.reduce.agreement import announce
+from hvd_gradflow.reduce.bands import Bands
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.handle import Handle
@@ -101,6 +102,7 @@ class GradientStream:
         self._policy = as_policy(codec).fresh()
         self._residuals = Residuals()
         self._normalizer = Normalizer(second_moment)
+        self._bands = Bands(reducer, scope, not max_staleness)
         self.max_staleness = max_staleness
         self._placed = place
         self._in_place = in_place and not max_staleness
@@ -129,8 +131,9 @@ class GradientStream:
         self._rounds = 0
         self._next_table = None
         self.drain()
-        self._residuals.in_gradient_units(self._normalizer)
+        self._residuals.in_gradient_units(self._normalizer, self._bands)
         self._normalizer.restart()
+        self._bands.restart()
         self._table = self._policy.start(self.specs, self._importance, self.reducer.config.min_elements)
         if self._tuner is not None:
             self._table = self._tuner.restarted()
@@ -146,7 +149,7 @@ class GradientStream:
     def _plan(self) -> None:
         """Lay out the buckets anew, for the present table."""
         self.drain()
-        self._residuals.in_gradient_units(self._normalizer)
+        self._residuals.in_gradient_units(self._normalizer, self._bands)
         self._residuals.release()
         self.reducer.forget(self._identities)
         self._identities.clear()
@@ -203,6 +206,8 @@ class GradientStream:
             residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
             rescale = None if filling.rescale is None else filling.rescale[slot.begin : slot.end]
             filling.entered[name] = self._normalizer.enter(name, values, residual, finite, rescale)
+        elif filling.transforms:
+            filling.entered[name] = self._bands.enter(filling, slot, finite)
         filling.present[name] = finite
         lane.outstanding.add(name)
         lane.flushed = False
@@ -293,6 +298,7 @@ class GradientStream:
                 codec = codec(domain="energy")
             else:
                 state = self._normalizer.digest(names, self._rounds)
+        parts = self._bands.parts(filling, slots) if filling.transforms else {}
         return self.reducer.submit(
             name=name,
             identity=self._identities[name],
@@ -307,6 +313,7 @@ class GradientStream:
             statistics=self._policy.wants_statistics and filling.residual is not None,
             versions=self._lanes.count,
             **filling.terms(slots),
+            **parts,
         )
 
     def _factors(self, bucket: Bucket) -> Factors:
@@ -317,6 +324,8 @@ class GradientStream:
         if filling.normalizes:
             values = filling.values[slot.begin : slot.end]
             self._normalizer.leave(name, values, unit.finite, filling.entered.pop(name))
+        elif filling.entered.pop(name, False):
+            self._bands.leave(filling, slot, unit.finite)
         half = slot.spec.dtype in HALVES
         saturated = half and self._op == "average" and filling.bucket.codec.lossy
         result = filling.give(self.reducer.engine, slot, out, saturated)
@@ -348,6 +357,7 @@ class GradientStream:
             return  # it tells of codecs that are no more
         if not self.max_staleness:  # else advance() counts: a round may end in the midst of another step
             self._rounds += 1
+            self._bands.round_ended(lane.fillings)
         table = None
         if self._policy.wants_statistics:
             table = self._policy.update(dict(sorted(statistics.items())))
@@ -381,7 +391,7 @@ class GradientStream:
         Of all steps that were sent, also those that were not waited for.
         """
         self._settle()
-        self._residuals.in_gradient_units(self._normalizer)
+        self._residuals.in_gradient_units(self._normalizer, self._bands)
         possible = [*self._table.values(), *chain(*self._policy.ladders().values())]
         if not any(feeds_back(codec) for codec in possible):
             return {}
@@ -392,7 +402,7 @@ class GradientStream:
     def load_residual_state(self, state: dict[str, Any]) -> None:
         """Continue with a saved state; collective. Names that are missing start at zero."""
         self._settle()
-        self._residuals.in_gradient_units(self._normalizer)
+        self._residuals.in_gradient_units(self._normalizer, self._bands)
         by_name = {s.name: s for s in self.specs}
         for name, value in state.items():
             if name not in by_name:

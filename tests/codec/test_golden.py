@@ -27,6 +27,8 @@ def inputs():
 def payload_of(codec, case, x, residual):
     """The payload that a case describes, perhaps with given steps, perhaps of the sum of two such ones."""
     left = residual.copy() if case["residual"] else None
+    if case.get("finite"):
+        x = np.where(np.isfinite(x), x, np.float32(0))
     if "ends" not in case:
         return codec.encode(x, residual=left, key=case["key"], first=case["first"])
     ends, steps = case["ends"], case["steps"]
@@ -74,7 +76,10 @@ def _write():
         if "rounding" in base.options():
             variants.append((base(rounding="stochastic", block=64), True))
         made = [(codec, fed, {}) for codec, fed in variants]
-        if base.stepped:
+        if base.transforms:  # with what is not finite, nothing is transformed
+            forms = ({}, {"filter": "db2"}, {"filter": "db4", "levels": 1}, {"filter": "sym4", "levels": 2})
+            made += [(base(where="always", **form), True, {"finite": True}) for form in forms]
+        elif base.stepped:
             stepped = {"ends": [192, 384, 416, 707], "steps": [0.05, 1e-40, 2.0**100, 0.75]}
             made += [(base, fed, {**stepped, "summed": False}) for fed in (False, True)]
             made += [(base(step=1.0), False, {}), (base, False, {**stepped, "summed": True})]
@@ -87,10 +92,12 @@ def _write():
         for codec, fed, more in made:
             block = codec.spec()["block"]
             rounding = "-stochastic" if codec.spec()["rounding"] else ""
+            if "finite" in more:
+                rounding = f"-{codec.filter}"
             kind = (
                 ("-summed" if more["summed"] else "-stepped")
-                if more
-                else "-own" * (codec.stepped and codec != base)
+                if "summed" in more
+                else "-own" * (codec.stepped and codec != base and not more)
             )
             kind += "-entropy" * getattr(codec, "entropy", False)
             stem = f"{name}-{block}{rounding}{kind}{'-residual' if fed else ''}"

@@ -1,0 +1,159 @@
+"""Gradients in wavelet coefficients on their way through a stream, where that makes their payloads smaller.
+
+The transform is orthogonal and the same on all ranks, so that sums, energies and residuals are those of
+coefficients from where a gradient enters its bucket to where the result leaves it; the engine knows only that
+the first part of a unit, the lowest band, is urgent ("Two parts" in docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvd_gradflow import device, events
+from hvd_gradflow.reduce.layout import SPLIT_ELEMENTS, Slot, transforms
+
+if TYPE_CHECKING:
+    from hvd_gradflow.codec.wavelet import Wavelet
+    from hvd_gradflow.reduce.filling import Filling
+    from hvd_gradflow.reduce.reducer import Reducer
+
+SAMPLE = 1 << 16  # elements that a vote looks at
+# Of what untransformed payloads cost: below the first a tensor is transformed from now on, above the other no
+# more.
+BEGIN, END = 0.98, 0.99
+LOSS = 0.4  # 5 % less lost energy counts as 2 % fewer bytes
+_ALIGN = 32  # of deadzone's blocks
+
+
+def due(round_number: int) -> bool:
+    """Return whether the ranks vote at the end of this round: at 1, 4, 16, 64 and every 256th."""
+    return round_number in (1, 4, 16, 64) or (round_number > 0 and round_number % 256 == 0)
+
+
+class Bands:
+    """Transforms the gradients of one stream, and keeps in mind which.
+
+    Parameters
+    ----------
+    reducer : Reducer
+    scope : str
+        Of the stream.
+    votes : bool
+        Whether rounds end for all ranks alike; if not, codecs with ``where="auto"`` transform nothing.
+    """
+
+    def __init__(self, reducer: Reducer, scope: str, votes: bool) -> None:
+        self._reducer, self._scope, self._votes = reducer, scope, votes
+        self._round = 0
+        self._on: dict[str, bool] = {}  # decided, with where="auto"
+        self._scores: dict[str, tuple[float, float]] = {}  # of this round: plain, transformed
+        self._inside: dict[str, tuple[Wavelet, int]] = {}  # in whose coefficients residuals are
+        self._scratch = np.empty(0, np.float32)
+
+    def restart(self) -> None:
+        """Begin anew, transforming nothing (after a join): no rank can know what the others have decided."""
+        self._round = 0
+        self._on.clear()
+        self._scores.clear()
+
+    def enter(self, filling: Filling, slot: Slot, finite: bool) -> bool:
+        """Transform a gradient that is in its bucket, in place, and return whether that was done."""
+        codec: Any = filling.bucket.codec
+        name = slot.spec.name
+        values = filling.values[slot.begin : slot.end]
+        columns = codec.columns(slot.spec.shape)
+        if self._votes and codec.where == "auto" and due(self._round):
+            self._scores[name] = self._score(codec, values, columns) if finite else (0.0, 0.0)
+        on = codec.where == "always" or self._on.get(name, False)
+        if filling.residual is not None:
+            residual = filling.residual[slot.begin : slot.end]
+            if self._inside.get(name) != ((codec, columns) if on else None):
+                self.restore(name, residual)
+                if on and residual.any():
+                    codec.forward(self._copy(residual), columns, residual)
+        if on:
+            self._inside[name] = codec, columns
+            codec.forward(self._copy(values), columns, values, finite)
+        return on
+
+    def leave(self, filling: Filling, slot: Slot, finite: bool) -> None:
+        """Bring a reduced gradient that was transformed back, in place."""
+        codec: Any = filling.bucket.codec
+        values = filling.values[slot.begin : slot.end]
+        codec.inverse(self._copy(values), codec.columns(slot.spec.shape), values, finite)
+
+    def restore(self, name: str, residual: np.ndarray | None) -> None:
+        """Bring a residual back from coefficients, in place."""
+        inside = self._inside.pop(name, None)
+        if inside is not None and residual is not None and residual.any():
+            codec, columns = inside
+            codec.inverse(self._copy(residual), columns, residual)
+
+    def parts(self, filling: Filling, slots: Iterable[Slot]) -> dict[str, Any]:
+        """Return what :meth:`Reducer.submit` needs to know of the two parts of a unit, if it has two."""
+        codec: Any = filling.bucket.codec
+        first, *more = slots
+        if more or first.size < SPLIT_ELEMENTS or not filling.entered.get(first.spec.name):
+            return {}
+        lowest = codec.lowest(first.size, codec.columns(first.spec.shape))
+        split = max(lowest // _ALIGN, 1) * _ALIGN
+        return {"split": split, "deadline": codec.details_deadline_ms / 1000}
+
+    def round_ended(self, fillings: Iterable[Filling]) -> None:
+        """Vote, on all ranks at this point, where it is time: which tensors are transformed from now on."""
+        number, self._round = self._round, self._round + 1
+        if not self._votes or not due(number):
+            return
+        names, scores = [], []
+        for filling in fillings:
+            codec: Any = filling.bucket.codec
+            if not transforms(codec) or codec.where != "auto":
+                continue
+            for slot in filling.bucket.slots:
+                names.append(slot.spec.name)
+                # Where gradients are on a device of some rank, they stay as they are on all.
+                score = self._scores.get(slot.spec.name, (0.0, 0.0))
+                scores.append(score if filling.transforms else (0.0, math.inf))
+        self._scores.clear()
+        if not names:
+            return
+        total = self._reducer.allreduce_async(
+            np.array(scores, np.float64), f"{self._scope}: what is transformed", op="sum", codec="none"
+        ).wait()
+        changed = {}
+        for name, (plain, transformed) in zip(names, total.tolist()):
+            was = self._on.get(name, False)
+            self._on[name] = transformed < plain * (END if was else BEGIN)
+            if self._on[name] != was:
+                changed[name] = self._on[name]
+        if changed:
+            events.emit("transformed", scope=self._scope, changed=changed)
+
+    def transformed(self) -> dict[str, bool]:
+        """Return what was decided, by name, of tensors that are measured."""
+        return dict(self._on)
+
+    def _score(self, codec: Wavelet, values: np.ndarray, columns: int) -> tuple[float, float]:
+        """What a gradient costs, and what its coefficients would: in bytes, and in what is lost."""
+        unit = columns or 1 << codec.levels
+        sample = values[: max(SAMPLE // unit, 1) * unit]
+        coefficients = codec.forward(np.ascontiguousarray(sample), columns, np.empty_like(sample))
+        costs = []
+        for x in (sample, coefficients):
+            payload = codec.carrier.encode(x)
+            lost = device.backend().energy(x - codec.carrier.decode(payload))
+            costs.append(payload.size * lost**LOSS)
+        # All ranks count alike, however large their gradients are.
+        whole = costs[0] or 1.0
+        return costs[0] / whole, costs[1] / whole
+
+    def _copy(self, values: np.ndarray) -> np.ndarray:
+        if self._scratch.size < values.size:
+            self._scratch = np.empty(values.size, np.float32)
+        copy = self._scratch[: values.size]
+        copy[:] = values
+        return copy
