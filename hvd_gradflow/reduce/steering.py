@@ -70,7 +70,8 @@ class Steering:
 
     def _tell(self, message: str, step: int, fields: Mapping[str, Any]) -> None:
         kind, known = self._policy.name, {"scope": self._scope, "round": step, **fields}
+        message = f"Compression.{kind} for {message}"
         if self._reducer.rank:
             events.emit(kind, message=message, **known)
         else:
-            events.tell(kind, f"Compression.{kind} for {message}", **known)
+            events.tell(kind, message, **known)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from hvd_gradflow.control import clipping
-from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.torch.tensors import on_host
 
 
@@ -17,18 +16,7 @@ def clip(optimizer: Any, limit: float) -> None:
 
     The norm before that becomes ``optimizer.grad_norm``. As ``torch.nn.utils.clip_grad_norm_``, but a norm
     that is not finite leaves all gradients as they are.
-
-    Raises
-    ------
-    UnsupportedError
-        For gradients that a GradScaler has yet to unscale.
     """
-    if getattr(optimizer, "grad_scale", None) is not None:
-        raise UnsupportedError(
-            "clip_grad_norm with a fused optimizer that unscales in its step, after clipping: call"
-            " scaler.unscale_(optimizer) after optimizer.synchronize(), then scaler.step(optimizer) within"
-            " optimizer.skip_synchronize()"
-        )
     found = [_values(p) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if all(values.is_cpu for values in found):
         norm = clipping.norm(clipping.energy(array) for values in found for array in _arrays(values))
