@@ -44,6 +44,10 @@ class Policy:
         which part of the time measuring may take, and over how many rounds to look.
     certain : bool
         Of such a policy: whether :meth:`choose` would have chosen the same were nothing measured wrong.
+    compared : bool
+        Whether ranks compare its options (by ``repr``) when a stream is opened, though it has no ladders.
+    reports_every : int
+        Rounds from one exchange of :meth:`report` to the next; 0 where there is none.
     """
 
     name = "policy"
@@ -52,6 +56,8 @@ class Policy:
     overhead = 0.01
     window = 8
     certain = True
+    compared = False
+    reports_every = 0
 
     def fresh(self) -> Policy:
         """Return a policy of the same options without a past, for one more stream."""
@@ -82,6 +88,26 @@ class Policy:
             not encoded in this round are missing.
         """
         return None
+
+    def report(self) -> Sequence[float]:
+        """Return this rank's own numbers since the last call, to be added to those of the others."""
+        return ()
+
+    def heard(self, totals: Sequence[float]) -> dict[str, Codec] | None:
+        """Take in the sums of what the ranks reported; as :meth:`update`."""
+        return None
+
+    def carried(self) -> Sequence[float]:
+        """Return what is to survive a join: numbers, of each of which the largest of all ranks does."""
+        return ()
+
+    def resume(self, carried: Sequence[float]) -> dict[str, Codec]:
+        """Go on with what survived, after :meth:`start`; returns the table."""
+        raise TypeError(f"{type(self).__name__} does not define resume(); a policy with carried() must")
+
+    def notes(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return what it has decided since the last call: sentences, and the fields of an event for each."""
+        return []
 
     def may_normalize(self, importance: str) -> bool:
         """Return whether a codec may work in units of the second moment (``domain="normalized"``)."""

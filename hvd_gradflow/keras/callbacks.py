@@ -10,10 +10,11 @@ import keras
 from hvd_gradflow import events
 from hvd_gradflow.errors import ConfigError, MismatchError
 from hvd_gradflow.keras.bridge import bridge
+from hvd_gradflow.keras.guard import ReportLossCallback
 from hvd_gradflow.keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
 
 __all__ = ["BestModelCheckpoint", "BroadcastGlobalVariablesCallback", "LearningRateScheduleCallback",
-           "LearningRateWarmupCallback", "MetricAverageCallback"]  # fmt: skip
+           "LearningRateWarmupCallback", "MetricAverageCallback", "ReportLossCallback"]  # fmt: skip
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):

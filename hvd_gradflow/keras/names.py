@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NAMES = {
+    "AccuracyGuard": "hvd_gradflow.tensorflow.guard",
     "Compression": "hvd_gradflow.tensorflow.choice",
     "DistributedOptimizer": "hvd_gradflow.keras.optimizer",
     "PartialDistributedOptimizer": "hvd_gradflow.keras.optimizer",
@@ -17,6 +18,7 @@ NAMES = {
     "load_model": "hvd_gradflow.keras.saving",
     "join": "hvd_gradflow.keras.values",
     "reducescatter": "hvd_gradflow.keras.values",
+    "scaled_lr": "hvd_gradflow.keras.values",
     "shutdown": "hvd_gradflow.keras.values",
     "wire_counters": "hvd_gradflow.keras.values",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hvd_gradflow.control import learning_rate
 from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.keras.bridge import bridge
 
@@ -22,6 +23,17 @@ def shutdown() -> None:
 def wire_counters(of: Any = None) -> dict[str, int]:
     """Return what this rank has sent, in all or for a distributed optimizer."""
     return bridge().session.wire_counters(of)
+
+
+def scaled_lr(
+    base: float, batch: int, reference_batch: int = learning_rate.REFERENCE_BATCH, process_set: Any = None
+) -> float:
+    """Return the rate for all ranks, `batch` samples each; see :func:`hvd_gradflow.control.scaled_lr`.
+
+    ``LearningRateWarmupCallback(scaled_lr(...))`` leads to it from that of one rank.
+    """
+    ranks = (process_set or bridge().hvd.global_process_set).size()
+    return learning_rate.scaled_lr(base, batch, reference_batch, int(ranks))
 
 
 def allreduce(

@@ -32,6 +32,7 @@ from hvd_gradflow.reduce.place import Place
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import HALVES
+from hvd_gradflow.reduce.steering import Steering
 from hvd_gradflow.reduce.tuner import Tuner, Undecided
 
 _said: list[bool] = []  # that nothing is encoded on one node: once a process
@@ -100,6 +101,7 @@ class GradientStream:
         self._op = op
         self._importance = importance
         self._policy = as_policy(codec).fresh()
+        self._steering = Steering(reducer, scope, self._policy)
         self._residuals = Residuals()
         self._normalizer = Normalizer(second_moment)
         self._bands = Bands(reducer, scope, not max_staleness)
@@ -134,12 +136,14 @@ class GradientStream:
         self._residuals.in_gradient_units(self._normalizer, self._bands)
         self._normalizer.restart()
         self._bands.restart()
-        self._table = self._policy.start(self.specs, self._importance, self.reducer.config.min_elements)
+        begun = self._plans > 0
+        self._table = self._steering.begin(self.specs, self._importance)
+        if not begun and (self._policy.ladders() or self._policy.compared):
+            # Ranks whose policies differ must not begin to measure, or to agree on what they report.
+            self._compare(dict.fromkeys(self._table, Undecided(self._policy, self._importance))).wait()
         if self._tuner is not None:
             self._table = self._tuner.restarted()
         elif self._policy.ladders():
-            # Ranks whose policies differ must not begin to measure.
-            self._compare(dict.fromkeys(self._table, Undecided(self._policy, self._importance))).wait()
             self._tuner = Tuner(
                 self.reducer, self.scope, self.specs, self._policy, self._table, self._in_place
             )
@@ -358,12 +362,10 @@ class GradientStream:
         if not self.max_staleness:  # else advance() counts: a round may end in the midst of another step
             self._rounds += 1
             self._bands.round_ended(lane.fillings)
-        table = None
-        if self._policy.wants_statistics:
-            table = self._policy.update(dict(sorted(statistics.items())))
+        table = self._steering.round_ended(statistics, self._rounds)
         # With staleness the link is never idle at the end of a round: what was measured first holds.
         if self._tuner is not None and not self.max_staleness:
-            table = self._tuner.round_ended()
+            table = self._tuner.round_ended() or table
         if table is not None and table != self._table:
             moved = {n: c.name for n, c in table.items() if c != self._table[n]}
             events.emit("codecs", scope=self.scope, moved=moved)

@@ -13,6 +13,7 @@ _names = Names(
     __name__,
     "horovod.tensorflow",
     {
+        "AccuracyGuard": "guard",
         "Compression": "choice",
         "DistributedGradientTape": "tape",
         "DistributedOptimizer": "distributed",
@@ -27,6 +28,7 @@ _names = Names(
         "join": "session",
         "keras": "keras",
         "reducescatter": "ops",
+        "scaled_lr": "learning_rate",
         "shutdown": "session",
         "wire_counters": "session",
     },

@@ -9,11 +9,13 @@ import tensorflow as tf
 from horovod.tensorflow import Average, ProcessSet, global_process_set
 from horovod.tensorflow import DistributedGradientTape as StockTape
 
+from hvd_gradflow.control import clipping as limits
 from hvd_gradflow.errors import ConfigError, UnsupportedError
 from hvd_gradflow.frontend.delay import checked
 from hvd_gradflow.frontend.layers import layers
 from hvd_gradflow.tensorflow.carrier import carrier
 from hvd_gradflow.tensorflow.choice import Compression
+from hvd_gradflow.tensorflow.clipping import clipped
 from hvd_gradflow.tensorflow.exchange import GradientExchange, exchange_of
 from hvd_gradflow.tensorflow.local import scaled
 from hvd_gradflow.tensorflow.variables import key, plain
@@ -28,6 +30,7 @@ class _Reduced:
         self._gradflow_local: set[Any] = set()
         self._gradflow_loaded: Any = None
         self.gradflow: GradientExchange | None = None
+        self.grad_norm: tf.Tensor | None = None
 
     def register_local_source(self, source: Any) -> None:
         """Name a variable whose gradient stays on its rank, only divided by the number of ranks."""
@@ -58,6 +61,8 @@ class _Reduced:
             self.gradflow.load_residual_state(self._gradflow_loaded)
             self._gradflow_loaded = None
         reduced = self.gradflow.reduce([gradients[i] for i in shared], [variables[i] for i in shared])
+        if settings["clip_norm"] is not None:
+            reduced, self.grad_norm = clipped(reduced, settings["clip_norm"])
         for index, gradient in zip(shared, reduced, strict=True):
             gradients[index] = gradient
         if settings["scale_local_gradients"]:
@@ -110,6 +115,7 @@ def DistributedGradientTape(
     scale_local_gradients: bool = True,
     *,
     max_staleness: int = 0,
+    clip_norm: float | None = None,
 ) -> tf.GradientTape:
     """Wrap a tape so that :meth:`gradient` returns gradients that are reduced over the ranks.
 
@@ -133,19 +139,30 @@ def DistributedGradientTape(
         travel; zeros in the first steps. The gradients of the last steps are returned to nobody. The same on
         all ranks; buffers for gradients take `max_staleness` + 1 times the memory. Each step must have
         gradients of the same variables, all dense. Gradients of local sources are those of this step.
+    clip_norm : float, optional
+        The largest norm that the gradients may have, all together but for those of local sources; as
+        ``tf.clip_by_global_norm`` of what :meth:`gradient` returns, but if the norm is not finite, gradients
+        stay as they are. The norm before clipping is ``tape.grad_norm`` then.
 
     Raises
     ------
+    ConfigError
+        For a `clip_norm` that is not positive, and arguments that contradict each other.
     UnsupportedError
         For a compression that this job cannot carry, or inside a function that XLA compiles. For
-        `max_staleness` where gradients take Horovod's own way, or are sparse.
+        `max_staleness` where gradients take Horovod's own way, or are sparse; for `clip_norm` there.
     """
+    limit = limits.checked(clip_norm, "clip_norm")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ConfigError("gradient_predivide_factor is for op=hvd.Average only")
     if isinstance(gradtape, _Reduced):
         raise ConfigError("this tape is distributed already: take its gradients, and do not wrap it again")
     choice, theirs = carrier(compression, op)
     max_staleness = checked(max_staleness, choice)
+    if choice is None and limit is not None:
+        raise UnsupportedError(
+            "clip_norm with a compressor of Horovod's: clip what gradient() returns by tf.clip_by_global_norm"
+        )
     if choice is None:
         return StockTape(gradtape, device_dense, device_sparse, theirs, sparse_as_dense, op,
                          gradient_predivide_factor, num_groups, groups, process_set,
@@ -154,6 +171,7 @@ def DistributedGradientTape(
     settings = {
         "choice": choice,
         "process_set": process_set,
+        "clip_norm": limit,
         "scale_local_gradients": scale_local_gradients,
         "options": {
             "average": op == Average,
@@ -181,6 +199,7 @@ def PartialDistributedGradientTape(
     scale_local_gradients: bool = True,
     *,
     max_staleness: int = 0,
+    clip_norm: float | None = None,
 ) -> tf.GradientTape:
     """Wrap a tape as :func:`DistributedGradientTape`, but leave the gradients of some layers on their rank.
 
@@ -190,12 +209,13 @@ def PartialDistributedGradientTape(
         Layers that each rank trains for itself; they must be built.
     gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor
         As of :func:`DistributedGradientTape`.
-    num_groups, groups, process_set, scale_local_gradients, max_staleness
+    num_groups, groups, process_set, scale_local_gradients, max_staleness, clip_norm
         As of :func:`DistributedGradientTape`.
     """
     tape = DistributedGradientTape(
         gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor,
         num_groups, groups, process_set, scale_local_gradients, max_staleness=max_staleness,
+        clip_norm=clip_norm,
     )  # fmt: skip
     for layer in layers(local_layers):
         for variable in layer.trainable_weights:

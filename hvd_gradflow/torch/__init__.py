@@ -13,8 +13,10 @@ _names = Names(
     __name__,
     "horovod.torch",
     {
+        "AccuracyGuard": "guard",
         "Compression": "choice",
         "DistributedOptimizer": "distributed",
+        "LearningRateWarmup": "learning_rate",
         "allreduce": "ops",
         "allreduce_": "ops",
         "allreduce_async": "ops",
@@ -28,6 +30,7 @@ _names = Names(
         "join": "session",
         "poll": "ops",
         "reducescatter": "ops",
+        "scaled_lr": "learning_rate",
         "shutdown": "session",
         "synchronize": "ops",
         "wire_counters": "session",

@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 from horovod.torch import optimizer as stock
-from horovod.torch.mpi_ops import Average, ProcessSet, global_process_set, nccl_built
+from horovod.torch.mpi_ops import Adasum, Average, ProcessSet, global_process_set, nccl_built
 
+from hvd_gradflow.control import clipping as limits
+from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.frontend.carrier import carrier
 from hvd_gradflow.frontend.delay import checked
 from hvd_gradflow.frontend.importance import importance_of
 from hvd_gradflow.torch import session, staleness
 from hvd_gradflow.torch.choice import Choice, Compression, as_choice
+from hvd_gradflow.torch.clipping import clipping_step
 from hvd_gradflow.torch.exchange import GradientExchange
 from hvd_gradflow.torch.tensors import DTYPES, on_host
 
@@ -34,6 +37,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     *,
     max_staleness: int = 0,
+    clip_grad_norm: float | None = None,
 ) -> torch.optim.Optimizer:
     """Wrap an optimizer so that gradients are reduced over the ranks before each step.
 
@@ -51,6 +55,14 @@ def DistributedOptimizer(
     saved without ``drain()`` has lost the gradients of k steps, and begins with k steps that apply nothing; a
     warning says so once.
 
+    With ``clip_grad_norm=x`` each step scales the reduced gradients so that the norm of all together is at
+    most x, as ``torch.nn.utils.clip_grad_norm_`` between ``synchronize()`` and ``step()``; nothing more is
+    exchanged. The norm before clipping is ``grad_norm`` afterwards (a tensor; None before the first step),
+    the same number on every rank, to the bit where gradients are on the host. If it is not finite, gradients
+    stay as they are, so that a loss scaler sees what it looks for. With a GradScaler clipping comes after
+    ``unscale_``: ``synchronize()``, ``scaler.unscale_(optimizer)``, and ``scaler.step(optimizer)`` within
+    ``skip_synchronize()``.
+
     Parameters
     ----------
     optimizer, named_parameters, backward_passes_per_step, op, gradient_predivide_factor, num_groups
@@ -64,14 +76,24 @@ def DistributedOptimizer(
         Steps between a gradient and its use, the same on all ranks; with one rank there are none. Buffers for
         gradients take `max_staleness` + 1 times the memory. Not with sparse gradients, closures or a
         GradScaler.
+    clip_grad_norm : float, optional
+        The largest norm that the gradients of a step may have, all together, sparse ones too; of the sum over
+        `backward_passes_per_step` passes, as Horovod does not divide it.
 
     Raises
     ------
+    ConfigError
+        For a `clip_grad_norm` that is not positive.
     UnsupportedError
         For a compression that this job cannot carry: op is Adasum, Min, Max or Product, Horovod runs without
         MPI or without MPI_THREAD_MULTIPLE, or a parameter's dtype has no codec. For `max_staleness` where
-        gradients take Horovod's own way.
+        gradients take Horovod's own way; for `clip_grad_norm` with Adasum, which reduces no gradients.
     """
+    limit = limits.checked(clip_grad_norm, "clip_grad_norm")
+    if limit is not None and op == Adasum:
+        raise UnsupportedError(
+            "clip_grad_norm with op=hvd.Adasum, which combines steps and reduces no gradients"
+        )
     if named_parameters is not None:
         named_parameters = list(named_parameters)
     choice = as_choice(compression)
@@ -105,7 +127,7 @@ def DistributedOptimizer(
                 second_moment=lambda p: second_moment_of(wrapped, p),
                 max_staleness=max_staleness,
             )
-    _graft(wrapped, exchange)
+    _graft(wrapped, exchange, limit)
     return wrapped
 
 
@@ -140,7 +162,7 @@ class _Members(list):
     """The handles of one group; not a handle that Horovod's ``synchronize`` could take."""
 
 
-def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
+def _graft(wrapped: Any, exchange: GradientExchange | None, limit: float | None) -> None:
     """Put our methods on the class that Horovod made for this one optimizer.
 
     Its ``__module__`` stays Horovod's: ``broadcast_optimizer_state`` knows a distributed optimizer by it, and
@@ -148,11 +170,20 @@ def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
     """
     cls = type(wrapped)
     wrapped.gradflow = exchange
+    wrapped.grad_norm = None
     horovods_step = cls.step
+    apply = clipping_step(horovods_step, limit)  # of gradients that are reduced
 
     def step(self: Any, closure: Any = None) -> Any:
-        if closure is None or not self._should_synchronize:
-            return horovods_step(self, closure)
+        if not self._should_synchronize:
+            return apply(self, closure)
+        if closure is None:
+            if limit is None:
+                return horovods_step(self)
+            staleness.refuse_reduced(self)
+            self.synchronize()
+            with self.skip_synchronize():
+                return apply(self)
 
         def reduced_closure() -> Any:
             # Its backward pass makes the gradients that this step takes: reduce these, not those before it.
@@ -162,7 +193,7 @@ def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
             return loss
 
         with self.skip_synchronize():
-            return horovods_step(self, reduced_closure)
+            return apply(self, reduced_closure)
 
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self._handles:
@@ -173,13 +204,13 @@ def _graft(wrapped: Any, exchange: GradientExchange | None) -> None:
     cls.zero_grad = zero_grad
     if hasattr(wrapped, "op"):  # not the Adasum optimizer, which has a way of its own
         cls.step = step
-    methods: list[Any] = [residual_state, load_residual_state, staleness.drain_by(horovods_step)]
+    methods: list[Any] = [residual_state, load_residual_state, staleness.drain_by(apply)]
     if exchange is not None:
         methods += [_allreduce_grad_async, _grouped_allreduce_grad_async, load_state_dict]
         methods.append(staleness.synchronize if exchange.max_staleness else synchronize)
     if exchange is not None and exchange.max_staleness:
         methods.append(staleness.state_dict_by(cls.state_dict))
-        cls.step = staleness.step_by(horovods_step)
+        cls.step = staleness.step_by(apply)
         vars(cls.step)["hooked"] = True
     for method in methods:
         setattr(cls, method.__name__, method)

@@ -22,11 +22,7 @@ def synchronize(self: Any) -> None:
 
     In the first steps, when there are none yet, gradients become zero.
     """
-    if self._synchronized and not self._handles:
-        raise GradflowError(
-            "step() or synchronize() after synchronize(), without a backward pass in between, would reduce"
-            " what is reduced already: write `with optimizer.skip_synchronize(): optimizer.step()`"
-        )
+    refuse_reduced(self)
     for group in [g for g in self._handles if isinstance(g, tuple)]:
         self._handles.update(zip(group, self._handles.pop(group)[0], strict=True))
     refuse_missing(self)
@@ -41,6 +37,21 @@ def synchronize(self: Any) -> None:
         self._group_counts[group] = 0
     self.gradflow.end_step(waits)
     self._synchronized = True
+
+
+def refuse_reduced(self: Any) -> None:
+    """Refuse to reduce gradients once more.
+
+    Raises
+    ------
+    GradflowError
+        There was no backward pass since they were reduced.
+    """
+    if self._synchronized and not self._handles:
+        raise GradflowError(
+            "step() or synchronize() after synchronize(), without a backward pass in between, would reduce"
+            " what is reduced already: write `with optimizer.skip_synchronize(): optimizer.step()`"
+        )
 
 
 def refuse_missing(self: Any) -> None:
@@ -71,8 +82,8 @@ def state_dict_by(inherited: Callable[..., Any]) -> Callable[..., Any]:
     return state_dict
 
 
-def step_by(horovods_step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method ``step`` that ends in Horovod's."""
+def step_by(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method ``step`` that ends in `apply`: Horovod's, of gradients that are reduced."""
 
     def step(self: Any, closure: Any = None) -> Any:
         if closure is not None:
@@ -86,13 +97,13 @@ def step_by(horovods_step: Callable[..., Any]) -> Callable[..., Any]:
         if not self.gradflow.applies:
             self._synchronized = False
             return None
-        return _apply(self, horovods_step)
+        return _apply(self, apply)
 
     return step
 
 
-def drain_by(horovods_step: Callable[..., Any]) -> Callable[..., int]:
-    """Return the method ``drain`` that steps as Horovod does."""
+def drain_by(apply: Callable[..., Any]) -> Callable[..., int]:
+    """Return the method ``drain`` that steps by `apply`, as :func:`step_by`."""
 
     def drain(self: Any, before_step: Callable[[], Any] | None = None) -> int:
         """Apply the reductions that are still under way, step by step; then nothing is.
@@ -116,17 +127,17 @@ def drain_by(horovods_step: Callable[..., Any]) -> Callable[..., int]:
         while self.gradflow is not None and self.gradflow.due():
             if before_step is not None:
                 before_step()
-            _apply(self, horovods_step)
+            _apply(self, apply)
             steps += 1
         return steps
 
     return drain
 
 
-def _apply(self: Any, horovods_step: Callable[..., Any]) -> Any:
+def _apply(self: Any, apply: Callable[..., Any]) -> Any:
     asked, self._should_synchronize = self._should_synchronize, False
     try:
-        return horovods_step(self)
+        return apply(self)
     finally:
         self._should_synchronize = asked
 

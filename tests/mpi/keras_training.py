@@ -31,6 +31,7 @@ from keras_common import (
     units,
 )
 
+from hvd_gradflow import events
 from hvd_gradflow.errors import ConfigError, UnsupportedError
 
 
@@ -59,6 +60,35 @@ def as_on_one_device():
             if "adam" in make().name:
                 error *= 5  # it divides by what is small
             assert distance(model, oracle) <= error, (make().name, compression, distance(model, oracle))
+
+
+@check
+def guarded():
+    """A code too coarse is raised, in ``fit``; the loss that one rank reports counts for all."""
+    coarse = Compression.int2
+    guard = hvd.AccuracyGuard(coarse, error=0.2, loss=0.05, patience=1, window=2)
+    seen = []
+    end = events.subscribe(lambda kind, fields: seen.append(fields) if kind == "guard" else None)
+    model = network()
+    model.compile(hvd.DistributedOptimizer(SGD(0.1), compression=guard), LOSS)
+    x, y = data()
+    losses = []
+    calls = [after_every_step(model)]
+    if hvd.rank():
+        calls.append(hvd.callbacks.ReportLossCallback(guard))
+    calls.append(
+        keras.callbacks.LambdaCallback(on_train_batch_end=lambda b, logs: losses.append(logs["loss"]))
+    )
+    model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=calls)
+    end()
+    assert seen and all(found == seen for found in exchange(seen)), seen
+    assert any("energy" in f["why"] for f in seen) and all(f["before"] != f["after"] for f in seen)
+    total, count = guard._losses.totals()
+    assert count == (8 if hvd.rank() else 0)
+    if count:  # what Keras logs are means since the epoch began
+        assert np.isclose(total, 4 * (losses[3] + losses[7]), rtol=1e-4), (total, losses)
+    with raises(ConfigError, "AccuracyGuard"):
+        hvd.callbacks.ReportLossCallback(Compression.int8)
 
 
 @check

@@ -61,7 +61,7 @@ def test_deadzone(mpirun, ranks, path, nodes):
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_dropin(mpirun, ranks):
     run = mpirun(ranks, [HERE / "torch_dropin.py", "dropin"], timeout=240, env=APART)
-    all_ok(run, checks_of(HERE / "torch_dropin.py"))
+    all_ok(run, checks_of(HERE / "torch_dropin.py") | checks_of(HERE / "torch_control.py"))
 
 
 def test_staleness(mpirun):

@@ -308,6 +308,42 @@ def xla_is_refused(path):
 
 
 @check
+def clipped_by_global_norm(path):
+    """As tf.clip_by_global_norm of what is reduced; a norm that is not finite leaves all as it is."""
+    if path == "stock":
+        return
+    table, dense = tf.Variable(tf.zeros((50, 8))), tf.Variable(tf.zeros((64, 48)))
+
+    def step(gradient, limit):
+        with tf.GradientTape() as tape:
+            rows = tf.gather(table, [0, 1 + stock.rank(), 0])
+            loss = tf.reduce_sum(rows * 3.0) + tf.reduce_sum(dense * gradient)
+        tape = hvd.DistributedGradientTape(tape, compression=Compression.int8, clip_norm=limit)
+        return [*tape.gradient(loss, [table, dense]), tape.grad_norm]
+
+    gradient = tf.constant(noise(64, 48))
+    for call in (step, tf.function(step, reduce_retracing=True)):
+        local = np.zeros((50, 8))
+        np.add.at(local, [0, 1 + stock.rank(), 0], 3.0)
+        wanted = expected([local, gradient.numpy()])
+        norm = np.sqrt(sum(np.sum(np.square(w)) for w in wanted))
+        slices, found, told = call(gradient, 1.0)
+        assert isinstance(slices, tf.IndexedSlices) and np.isclose(told, norm, rtol=0.03), (told, norm)
+        compare([slices, found], [w / norm for w in wanted], 0.06)
+        same_everywhere([tf.Variable(told)])
+        assert np.isclose(
+            np.sqrt(sum(np.sum(np.square(tf.convert_to_tensor(g))) for g in (slices, found))), 1.0
+        )
+        _, found, told = call(gradient if stock.rank() else gradient * np.inf, 1.0)
+        assert not np.isfinite(told) and not np.isfinite(found).all()
+    with raises(ConfigError, "clip_norm=-1"):
+        step(gradient, -1)
+    with raises(UnsupportedError, "tf.clip_by_global_norm"):
+        hvd.DistributedGradientTape(tf.GradientTape(), compression=stock.Compression.fp16, clip_norm=1.0)
+    assert hvd.scaled_lr(0.1, 64, 128) == 0.1 * stock.size() * 64 / 128
+
+
+@check
 def fewer_bytes(path):
     """log4 sends an eighth, headers and tokens counted."""
     variables = variables_of([(512, 512), (512,)])

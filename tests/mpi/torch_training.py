@@ -346,6 +346,21 @@ def get_residuals(opt):
 
 
 @check
+def a_guard_raises_what_is_too_coarse(path):
+    guard = ours.AccuracyGuard("int2", error=0.1, loss=None, patience=1, window=2, calm=None)
+    model = nn.Linear(64, 64)
+    opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.01), guard)
+    for step in range(6):
+        torch.manual_seed(10 * step + stock.rank())
+        opt.zero_grad()
+        model(torch.randn(8, 64)).square().sum().backward()
+        opt.step()
+        same_weights(model)
+    source = opt.gradflow if path == "dropin" else opt._compression
+    assert (source.stream.codecs()["weight"].name == "int4") == encoded(), source.stream.codecs()
+
+
+@check
 def residuals_survive(path):
     model = nn.Linear(64, 64)
     opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), "log4")

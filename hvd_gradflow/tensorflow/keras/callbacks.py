@@ -6,6 +6,7 @@ from hvd_gradflow.keras.callbacks import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
     MetricAverageCallback,
+    ReportLossCallback,
 )
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "ReportLossCallback",
 ]

@@ -1,0 +1,16 @@
+"""``AccuracyGuard`` for torch: also for unmodified Horovod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvd_gradflow import control
+from hvd_gradflow.torch.choice import Choice
+
+
+class AccuracyGuard(control.AccuracyGuard):
+    __doc__ = control.AccuracyGuard.__doc__
+
+    def bind(self, parameters: Any, **options: Any) -> Any:
+        """Return a compressor for unmodified ``horovod.torch``; as ``Compression.X.bind``."""
+        return Choice(self.name, made=self).bind(parameters, **options)
