@@ -24,6 +24,7 @@ namespace {
 #include "deadzone_scalar.h"
 #include "avx2_deadzone.h"
 #include "deadzone_blocks.h"
+#include "range_coder.h"
 #include "deadzone_entropy.h"
 #include "array_loops.h"
 #include "crc32c_x86.h"

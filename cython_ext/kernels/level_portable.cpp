@@ -17,6 +17,7 @@ namespace {
 #include "deadzone_scalar.h"
 #include "deadzone_portable.h"
 #include "deadzone_blocks.h"
+#include "range_coder.h"
 #include "deadzone_entropy.h"
 #include "array_loops.h"
 #include "level_table.h"

@@ -16,7 +16,8 @@ from hvd_gradflow.device import numpy_uniform as uniform
 from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import BFLOAT16, FLOAT16, ArrayView
 from hvd_gradflow.device.base import Backend
-from hvd_gradflow.device.wire_deadzone import check_segments, entropy_of, read_segments, read_tables
+from hvd_gradflow.device.wire_deadzone import check_segments, read_segments, read_tables
+from hvd_gradflow.device.wire_entropy import entropy_of
 
 # Wire id: encode, content, decode. deadzone has more of them.
 _CODECS: dict[int, tuple] = {

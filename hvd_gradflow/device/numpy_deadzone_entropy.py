@@ -6,32 +6,19 @@ import struct
 
 import numpy as np
 
-from hvd_gradflow.device.numpy_deadzone_bits import (
-    MAX_SHIFT,
-    NONFINITE,
-    Impossible,
-    Reader,
-    Writer,
-    demand,
-    get_block,
-    put_block,
-)
-from hvd_gradflow.device.numpy_deadzone_coder import (
-    UNARY,
-    Decoder,
-    Encoder,
-    Model,
-    raw_bits,
-)
+from hvd_gradflow.device.numpy_bits import Impossible, Reader, Writer, demand
+from hvd_gradflow.device.numpy_deadzone_bits import MAX_SHIFT, NONFINITE, get_block, put_block
+from hvd_gradflow.device.numpy_deadzone_model import UNARY, Model, raw_bits
+from hvd_gradflow.device.numpy_range_coder import Decoder, Encoder
 from hvd_gradflow.device.wire_deadzone import (
     BLOCK,
     GROUP,
     SUM_BITS,
-    enough_bytes,
     read_segments,
     read_tables,
     write_tables,
 )
+from hvd_gradflow.device.wire_entropy import enough_bytes
 
 # Signed codes and shift of a block; None if it is not finite.
 Content = tuple[list[int], int] | None
