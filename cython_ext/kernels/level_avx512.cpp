@@ -26,6 +26,7 @@ namespace {
 #include "deadzone_blocks.h"
 #include "range_coder.h"
 #include "deadzone_entropy.h"
+#include "code_entropy.h"
 #include "array_loops.h"
 #include "crc32c_x86.h"
 #include "level_table.h"

@@ -19,6 +19,7 @@ namespace {
 #include "deadzone_blocks.h"
 #include "range_coder.h"
 #include "deadzone_entropy.h"
+#include "code_entropy.h"
 #include "array_loops.h"
 #include "level_table.h"
 

@@ -98,8 +98,7 @@ class Deadzone(LossyCodec):
         self._set_number("offset", "a number from 0 to 0.5")
         if not 0.0 <= self.offset <= 0.5:
             raise ConfigError(f"codec {self.name!r}: offset={self.offset!r}: expected a number from 0 to 0.5")
-        if not isinstance(self.entropy, bool):
-            raise ConfigError(f"codec {self.name!r}: entropy={self.entropy!r}: expected True or False")
+        self._check_flag("entropy")
         for name, known in (("second", layout.SECONDS), ("domain", DOMAINS)):
             if getattr(self, name) not in known:
                 raise ConfigError(

@@ -44,8 +44,8 @@ class DeviceKernels(ABC):
         can, codec = self.capabilities(), wire.CODECS[spec["id"]][0]
         if codec not in can.codecs:
             return f"no kernels for {codec}; it has those of {', '.join(sorted(can.codecs))}"
-        if spec["id"] == wire.DEADZONE and entropy_of(spec["params"]) and not can.entropy:
-            return "no kernels for deadzone's entropy coding: use entropy=False"
+        if entropy_of(spec["params"]) and not can.entropy:
+            return "no kernels for entropy coding: use entropy=False"
         return None
 
     def max_encoded_size(self, spec: dict[str, Any], n: int) -> int:

@@ -1,4 +1,4 @@
-"""What all entropy coded payloads have in common: how they are asked for, and their bound (docs/wire-format.md)."""
+"""What all entropy coded payloads have in common: how to ask for them, and their bound."""
 
 from __future__ import annotations
 

@@ -73,6 +73,8 @@ def _write():
             variants.append((base(block=32), False))
         if "rounding" in base.options():
             variants.append((base(rounding="stochastic", block=64), True))
+            variants.append((base(entropy=True), False))
+            variants.append((base(entropy=True, rounding="stochastic", block=64), True))
         made = [(codec, fed, {}) for codec, fed in variants]
         if base.stepped:
             stepped = {"ends": [192, 384, 416, 707], "steps": [0.05, 1e-40, 2.0**100, 0.75]}
