@@ -69,8 +69,8 @@ __global__ void body_kernel(Work *work, uint64_t bytes) {
 const char *codec_fault(const gf_codec_spec *spec) {
   const char *fault = gradflow::spec_fault(*spec);
   if (fault) return fault;
-  if (spec->id == kDeadzone && gradflow::dz_entropy_of(*spec))
-    return "the entropy stage of deadzone runs on the CPU only: use entropy=False, or encode on the CPU";
+  if (gradflow::entropy_of(*spec))
+    return "the entropy stage runs on the CPU only: use entropy=False, or encode on the CPU";
   return nullptr;
 }
 
@@ -118,7 +118,7 @@ int codec_decode(const gf_codec_spec *spec, const uint8_t *in, size_t bytes, flo
   const size_t body = gradflow::max_body_bytes(*spec, n);
   if (spec->id == kDeadzone)
     return decode_segments(spec, nullptr, 0, in, bytes, out, n, add, status, scratch, stream);
-  open_payload(expected, in, bytes, body, body, status, work, stream);
+  open_payload(expected, in, bytes, gradflow::least_body_bytes(*spec, n), body, status, work, stream);
   Layout layout = {};
   gradflow::layout_of(spec->id, &layout);
   Regions r = {};

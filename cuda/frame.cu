@@ -187,7 +187,7 @@ __global__ void open_kernel(Header expected, const uint8_t *in, uint64_t bytes, 
     verdict = gradflow::header_status(h, expected);
     w.body = h.bytes;
     if (verdict == GF_WIRE_OK) {
-      if (h.bytes < least || h.bytes > most) {
+      if (!gradflow::length_fits(h, least, most)) {
         verdict = GF_WIRE_LENGTH;
       } else if (bytes - sizeof(Header) != h.bytes) {
         verdict = bytes - sizeof(Header) < h.bytes ? GF_WIRE_TRUNCATED : GF_WIRE_LENGTH;
@@ -201,11 +201,10 @@ __global__ void open_kernel(Header expected, const uint8_t *in, uint64_t bytes, 
 GPU_FN int verdict_on(const Header &h, const Regions &r, const uint8_t *body, uint32_t crc, uint32_t found) {
   const bool deadzone = r.codec == gradflow::kDeadzone;
   if (~crc != h.crc) return GF_WIRE_CHECKSUM;
-  const int other = deadzone ? gradflow::kFlagEntropy : gradflow::kFlagStochastic;
-  if (!gradflow::header_content_valid(h, gradflow::kFlagNonfinite | other)) return GF_WIRE_CONTENT;
+  if (!gradflow::header_content_valid(h, gradflow::known_flags(r.codec))) return GF_WIRE_CONTENT;
   if (found & kBadTables) return GF_WIRE_CONTENT;
   if (found & kOtherSegments) return GF_WIRE_CODEC;
-  if (deadzone && (h.flags & gradflow::kFlagEntropy)) return GF_GPU_WIRE_ENTROPY;
+  if (h.flags & gradflow::kFlagEntropy) return GF_GPU_WIRE_ENTROPY;
   if (found & kBadContent) return GF_WIRE_CONTENT;
   const bool nonfinite = (h.flags & gradflow::kFlagNonfinite) != 0;
   if ((deadzone || r.scale_width) && nonfinite != ((found & kSawNonfinite) != 0)) return GF_WIRE_CONTENT;

@@ -38,9 +38,10 @@ struct gf_codec_spec {
   uint64_t params[2];  // the codec's own options
 };
 
+// params[1], bit 24: whether payloads are entropy coded (int8, int4, int2, log4, deadzone).
 // deadzone's params: [0] holds a double, what is asked for; [1] the rest.
 //   bits 0-7: gf_control; bits 8-15: gf_second; bits 32-63: a float, what is added before rounding down;
-//   bits 16-23: the domain, which kernels need not know; bit 24: whether payloads are entropy coded
+//   bits 16-23: the domain, which kernels need not know
 enum gf_control {
   GF_CONTROL_STEP = 0,        // the step, in units of the gradient's root mean square
   GF_CONTROL_SIMILARITY = 1,  // the cosine between the true average and what arrives

@@ -53,7 +53,7 @@ size_t encode_segments(const gf_codec_spec &spec, int dtype, const gf_segment *s
     begin = end;
   }
   const size_t packed = (size_t)(at - body);
-  const size_t bytes = dz_entropy_of(spec) ? dz_squeeze(body, packed, n) : packed;
+  const size_t bytes = entropy_of(spec) ? dz_squeeze(body, packed, n) : packed;
   Header h = new_header(spec, dtype, n);
   h.flags = (uint8_t)((nonfinite ? kFlagNonfinite : 0) | (bytes < packed ? kFlagEntropy : 0));
   return seal_payload(h, bytes, level().crc32c(0, body, bytes), out);
@@ -128,7 +128,7 @@ int open_body(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t
   Header h;
   const int status = check_header(spec, in, bytes, n, &h);
   if (status != GF_WIRE_OK) return status;
-  if (h.bytes < 4 || h.bytes > deadzone_max_body(n)) return GF_WIRE_LENGTH;
+  if (!length_fits(h, 4, deadzone_max_body(n))) return GF_WIRE_LENGTH;
   if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
   if (bytes - sizeof h > h.bytes) return GF_WIRE_LENGTH;
   const uint8_t *body = in + sizeof h;
@@ -137,7 +137,7 @@ int open_body(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t
   h.crc = 0;
   const uint32_t crc = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
   if (level().crc32c(crc, body, body_bytes) != sent) return GF_WIRE_CHECKSUM;
-  if (!header_content_valid(h, kFlagNonfinite | kFlagEntropy)) return GF_WIRE_CONTENT;
+  if (!header_content_valid(h, known_flags(h.codec))) return GF_WIRE_CONTENT;
   const bool squeezed = h.flags & kFlagEntropy;
   if (!(squeezed ? dz_segments_valid(body, body_bytes, n, &groups) : tables_valid(body, body_bytes, n)))
     return GF_WIRE_CONTENT;

@@ -47,7 +47,7 @@ size_t dz_squeeze(uint8_t *body, size_t bytes, size_t n) {
   run.raw = scratch.get() + room;
   if (!level().squeeze_deadzone(&run) || run.coded_bytes + run.raw_bytes > run.most) return bytes;
   const size_t made = front + 4 + run.coded_bytes + run.raw_bytes;
-  if (n > kDzMostElementsPerByte * (sizeof(Header) + made)) return bytes;
+  if (!enough_bytes(n, made)) return bytes;
   dz_store(body + front, (uint32_t)run.coded_bytes);
   memcpy(body + front + 4, run.coded, run.coded_bytes);
   memcpy(body + front + 4 + run.coded_bytes, run.raw, run.raw_bytes);
@@ -58,7 +58,7 @@ std::unique_ptr<uint8_t[]> dz_unsqueeze(const uint8_t *body, size_t bytes, size_
   size_t groups;
   if (!dz_segments_valid(body, bytes, n, &groups)) return nullptr;
   const size_t front = dz_front(body);
-  if (bytes - front < 4 || n > kDzMostElementsPerByte * (sizeof(Header) + bytes)) return nullptr;
+  if (bytes - front < 4 || !enough_bytes(n, bytes)) return nullptr;
   DeadzoneUnsqueeze run = {};
   run.coded_bytes = dz_load(body + front);
   if (run.coded_bytes > bytes - front - 4) return nullptr;

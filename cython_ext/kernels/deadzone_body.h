@@ -12,8 +12,6 @@
 
 namespace gradflow {
 
-constexpr size_t kDzMostElementsPerByte = 512;  // of a payload, header included
-
 inline uint32_t dz_load(const uint8_t *p) {
   uint32_t u;
   memcpy(&u, p, sizeof u);

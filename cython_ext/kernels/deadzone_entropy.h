@@ -1,8 +1,8 @@
-// deadzone's entropy stage: the same blocks as decisions of an adaptive binary range coder (G. N. N. Martin:
-// Range encoding, 1979), beside bits that are as good as random, as docs/wire-format.md
-// lays them out. No include guard by design: included inside each level's namespace, after deadzone_blocks.h.
+// deadzone's entropy stage: the same blocks as decisions, beside bits that are as good as random, as
+// docs/wire-format.md lays them out. No include guard by design: included inside each level's namespace,
+// after deadzone_blocks.h and range_coder.h.
 
-constexpr unsigned kDzClasses = 30, kDzUnary = 16, kDzAdapt = 5, kDzProbabilityBits = 15;
+constexpr unsigned kDzClasses = 30, kDzUnary = 16;
 constexpr uint32_t kDzMostCounted = 255;
 
 // Classes of how much was coded nearby, two for each factor of two.
@@ -10,11 +10,6 @@ inline unsigned dz_class(uint32_t w) {
   const uint32_t v = w + 1;
   const unsigned b = 31u - (unsigned)__builtin_clz(v);
   return 2 * b + (2 * v >> b & 1u);
-}
-
-inline void dz_adapt(uint16_t *p, bool bit) {
-  const uint32_t up = *p + (((1u << kDzProbabilityBits) - *p) >> kDzAdapt), down = *p - (*p >> kDzAdapt);
-  *p = (uint16_t)(bit ? up : down);
 }
 
 // Probabilities that a decision says yes, and what they depend on.
@@ -25,12 +20,12 @@ struct DzModel {
 
   DzModel() {
     for (unsigned c = 0; c < kDzClasses; ++c) {
-      const uint32_t v = (2u | (c & 1u)) << (c >> 1) >> 1, one = 1u << kDzProbabilityBits;
+      const uint32_t v = (2u | (c & 1u)) << (c >> 1) >> 1, one = 1u << kProbabilityBits;
       filled[c] = (uint16_t)(one * v / (v + 1));
       coded[c] = (uint16_t)(one * v / (v + 97));
       for (uint16_t &p : more[c]) p = coded[c] < one / 8 ? (uint16_t)(one / 8) : coded[c];
     }
-    special = 1u << kDzProbabilityBits >> 6;
+    special = 1u << kProbabilityBits >> 6;
   }
   unsigned next_class() const { return dz_class(2 * sum + before); }
   void end_block(uint32_t total) {
@@ -42,84 +37,6 @@ struct DzModel {
 inline uint32_t dz_counted(uint32_t m) { return m < kDzMostCounted ? m + 1 : kDzMostCounted; }
 // Low bits of a magnitude that are not worth a decision.
 inline unsigned dz_raw_bits(unsigned c) { return c >> 1 > 8 ? (c >> 1) - 8 : 0; }
-
-class RangeEncoder {
- public:
-  explicit RangeEncoder(uint8_t *out) : begin_(out), at_(out) {}
-
-  void put(bool bit, uint16_t *p) {
-    const uint64_t bound = (range_ >> kDzProbabilityBits) * *p;
-    add(bit ? 0 : bound);
-    range_ = bit ? bound : range_ - bound;
-    dz_adapt(p, bit);
-    if (range_ >> 32) return;
-    put_word();
-    range_ <<= 32;
-  }
-  size_t bytes() const { return (size_t)(at_ - begin_); }
-  // The one number within the range whose lower half is zero, of which the upper one goes out.
-  size_t finish() {
-    add(0xffffffffu);
-    put_word();
-    return bytes();
-  }
-
- private:
-  void add(uint64_t more) {
-    low_ += more;
-    if (__builtin_expect(low_ < more, 0)) {  // a carry; never at the very first byte
-      uint8_t *p = at_ - 1;
-      while (++*p == 0) --p;
-    }
-  }
-  void put_word() {
-    store_u32(at_, __builtin_bswap32((uint32_t)(low_ >> 32)));
-    at_ += 4;
-    low_ <<= 32;
-  }
-
-  uint8_t *begin_, *at_;
-  uint64_t low_ = 0, range_ = ~0ull;
-};
-
-// Never reads beyond its bytes: what lies there counts as zeros.
-class RangeDecoder {
- public:
-  RangeDecoder(const uint8_t *in, size_t bytes) : at_(in), end_(in + bytes) {
-    code_ = (uint64_t)next() << 32;
-    code_ |= next();
-  }
-
-  bool get(uint16_t *p) {
-    const uint64_t bound = (range_ >> kDzProbabilityBits) * *p;
-    const bool bit = code_ < bound;
-    code_ -= bit ? 0 : bound;
-    range_ = bit ? bound : range_ - bound;
-    dz_adapt(p, bit);
-    if (range_ >> 32 == 0) {
-      range_ <<= 32;
-      code_ = code_ << 32 | next();
-    }
-    return bit;
-  }
-  // Whether its bytes are those an encoder ends with.
-  bool at_end() const { return at_ == end_ && beyond_ == 1 && code_ >> 32 == 0; }
-
- private:
-  uint32_t next() {
-    if (end_ - at_ < 4) {
-      ++beyond_;
-      return 0;
-    }
-    const uint32_t word = __builtin_bswap32(load_u32(at_));
-    at_ += 4;
-    return word;
-  }
-
-  const uint8_t *at_, *end_;
-  uint64_t range_ = ~0ull, code_;
-  size_t beyond_ = 0;
-};
 
 // ---- Encoding -------------------------------------------------------------------------------------------
 

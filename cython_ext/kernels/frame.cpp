@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "code_body.h"
 #include "crc32c.h"
 #include "deadzone.h"
 #include "float_env.h"
@@ -71,21 +72,28 @@ bool padding_zero(const Layout &layout, const uint8_t *codes, size_t n) {
   return used == 0 || codes[codes_size(layout, n) - 1] >> used == 0;
 }
 
-// Of codecs with a layout: everything there is to be checked.
-int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n) {
+// Codes, which lie in the payload or were made from it.
+struct Codes {
+  const uint8_t *at;
+  std::unique_ptr<uint8_t[]> own;
+};
+
+// Of codecs with a layout: everything there is to be checked before a payload is decoded.
+int open_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n, Codes *opened) {
   Header h;
   Layout layout = {};
   layout_of(spec.id, &layout);
   const int status = check_header(spec, in, bytes, n, &h);
   if (status != GF_WIRE_OK) return status;
-  if (h.bytes != max_body_bytes(spec, n)) return GF_WIRE_LENGTH;
+  if (!length_fits(h, least_body_bytes(spec, n), max_body_bytes(spec, n))) return GF_WIRE_LENGTH;
   if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
   if (bytes - sizeof h > h.bytes) return GF_WIRE_LENGTH;
 
   const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
   const uint8_t *const scales = in + sizeof h;
   const uint8_t *const codes = scales + scale_bytes;
-  const size_t code_bytes = codes_size(layout, n);
+  const size_t code_bytes = h.bytes - scale_bytes;
+  const bool squeezed = h.flags & kFlagEntropy;
   const uint32_t expected = h.crc;
   h.crc = 0;
   uint32_t crc = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
@@ -94,15 +102,20 @@ int check_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, si
   for (size_t begin = 0; begin < code_bytes; begin += kTileBytes) {
     const size_t size = code_bytes - begin < kTileBytes ? code_bytes - begin : kTileBytes;
     crc = level().crc32c(crc, codes + begin, size);
-    if (layout.code_bits <= 8) valid &= level().codes_valid(layout.code_bits, codes + begin, size);
+    if (layout.code_bits <= 8 && !squeezed)
+      valid &= level().codes_valid(layout.code_bits, codes + begin, size);
   }
   if (crc != expected) return GF_WIRE_CHECKSUM;
-  if (!header_content_valid(h, kFlagStochastic | kFlagNonfinite)) return GF_WIRE_CONTENT;
+  if (!header_content_valid(h, known_flags(h.codec))) return GF_WIRE_CONTENT;
   bool nonfinite = false;
   if (!valid || !scales_valid(spec, layout, scales, blocks(spec, layout, n), &nonfinite))
     return GF_WIRE_CONTENT;
   if (layout.scale_bytes && nonfinite != ((h.flags & kFlagNonfinite) != 0)) return GF_WIRE_CONTENT;
-  return padding_zero(layout, codes, n) ? GF_WIRE_OK : GF_WIRE_CONTENT;
+  opened->at = codes;
+  if (!squeezed) return padding_zero(layout, codes, n) ? GF_WIRE_OK : GF_WIRE_CONTENT;
+  opened->own = unsqueeze_body(spec, layout, scales, h.bytes, n);
+  opened->at = opened->own.get();
+  return opened->own ? GF_WIRE_OK : GF_WIRE_CONTENT;
 }
 
 }  // namespace
@@ -135,10 +148,15 @@ size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, floa
     nonfinite |= encode_run(spec, run);
     crc_codes = level().crc32c(crc_codes, run.codes, codes_size(layout, run.n));
   }
-  const uint32_t crc_scales = level().crc32c(0, scales, scale_bytes);
   const size_t bytes = codes_size(layout, n);
   Header h = new_header(spec, dtype, n);
   if (nonfinite) h.flags |= kFlagNonfinite;
+  const size_t made = entropy_of(spec) ? squeeze_body(spec, layout, scales, n) : scale_bytes + bytes;
+  if (made < scale_bytes + bytes) {
+    h.flags |= kFlagEntropy;
+    return seal_payload(h, made, level().crc32c(0, scales, made), out);
+  }
+  const uint32_t crc_scales = level().crc32c(0, scales, scale_bytes);
   return seal_payload(h, scale_bytes + bytes, crc32c_combine(crc_scales, crc_codes, bytes), out);
 }
 
@@ -161,13 +179,14 @@ int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, f
   const DefaultFloatEnv env;
   if (spec_fault(spec)) return GF_WIRE_CODEC;
   if (spec.id == kDeadzone) return deadzone_decode(spec, in, bytes, out, n, add);
-  const int status = check_payload(spec, in, bytes, n);
+  Codes codes;
+  const int status = open_payload(spec, in, bytes, n, &codes);
   if (status != GF_WIRE_OK) return status;
   Layout layout = {};
   layout_of(spec.id, &layout);
   DecodeRun run;
   run.scales = in + sizeof(Header);
-  run.codes = run.scales + blocks(spec, layout, n) * (size_t)layout.scale_bytes;
+  run.codes = codes.at;
   run.out = out;
   run.n = n;
   run.block = spec.block;

@@ -36,7 +36,7 @@ constexpr uint16_t kMagic = 0x4647;  // "GF"
 constexpr uint8_t kVersion = 1;
 constexpr uint8_t kFlagStochastic = 1;
 constexpr uint8_t kFlagNonfinite = 2;
-constexpr uint8_t kFlagEntropy = 4;  // deadzone's body is entropy coded
+constexpr uint8_t kFlagEntropy = 4;  // the body is entropy coded
 
 enum CodecId : uint16_t {
   kNone = 1,
@@ -77,6 +77,17 @@ inline size_t codes_size(const Layout &layout, size_t n) {
   return n / 8 * (size_t)layout.code_bits + (n % 8 * (size_t)layout.code_bits + 7) / 8;
 }
 
+// ---- Entropy stages ------------------------------------------------------------------------------------
+
+constexpr uint64_t kEntropyBit = 1 << 24;  // of gf_codec_spec.params[1]
+
+// Codecs whose bodies may be entropy coded.
+GF_HD constexpr bool has_entropy_stage(int id) { return id >= kInt8 && id <= kDeadzone; }
+inline bool entropy_of(const gf_codec_spec &spec) { return spec.params[1] & kEntropyBit; }
+
+// Whether an entropy coded body of so many bytes may have n elements; it bounds a decoder's work and memory.
+inline bool enough_bytes(size_t n, size_t body) { return n <= 512 * (sizeof(Header) + body); }
+
 // ---- deadzone -----------------------------------------------------------------------------------------
 
 constexpr uint8_t kDzBlockLog2 = 5;
@@ -94,7 +105,6 @@ inline size_t deadzone_max_body(size_t n) {
 }
 
 inline float dz_offset_of(const gf_codec_spec &spec) { return gf_float((uint32_t)(spec.params[1] >> 32)); }
-inline bool dz_entropy_of(const gf_codec_spec &spec) { return spec.params[1] >> 24 & 1; }
 
 // What a step is in units of the root mean square, where nobody gives steps.
 inline double dz_multiple_of(const gf_codec_spec &spec) {
@@ -142,6 +152,8 @@ inline const char *spec_fault(const gf_codec_spec &spec) {
   if (spec.rounding > GF_STOCHASTIC) return "unknown rounding";
   if (spec.rounding == GF_STOCHASTIC && !uniform && spec.id != kLog4)
     return "this codec rounds to nearest only";
+  if (spec.params[0] || (spec.params[1] & ~kEntropyBit) || (entropy_of(spec) && !has_entropy_stage(spec.id)))
+    return "unknown entropy stage";
   if (!layout.scale_bytes) return spec.block == 1 ? nullptr : "this codec has no blocks: block must be 1";
   if (spec.block < 32 || spec.block > 32768 || (spec.block & (spec.block - 1)))
     return "block must be a power of two from 32 to 32768";
@@ -178,6 +190,27 @@ GF_FN int header_status(const Header &h, const Header &expected) {
   if (h.codec != expected.codec || h.bits != expected.bits || h.block_log2 != expected.block_log2)
     return GF_WIRE_CODEC;
   return h.count != expected.count ? GF_WIRE_COUNT : GF_WIRE_OK;
+}
+
+// Whether a body may have the header's number of bytes: `most`, but for those that content decides, which
+// have `least` or more.
+GF_FN bool length_fits(const Header &h, uint64_t least, uint64_t most) {
+  if (h.codec == kDeadzone) return h.bytes >= least && h.bytes <= most;
+  const bool squeezed = has_entropy_stage(h.codec) && (h.flags & kFlagEntropy);
+  return h.bytes == most || (squeezed && h.bytes >= least && h.bytes < most);
+}
+
+// The least bytes of a body whose length the content decides.
+inline size_t least_body_bytes(const gf_codec_spec &spec, size_t n) {
+  Layout layout = {};
+  if (!layout_of(spec.id, &layout)) return 4;  // deadzone
+  return blocks(spec, layout, n) * (size_t)layout.scale_bytes + 4;
+}
+
+// Flags that payloads of a codec may have.
+GF_FN int known_flags(int id) {
+  return kFlagNonfinite | (id == kDeadzone ? 0 : kFlagStochastic) |
+         (has_entropy_stage(id) ? kFlagEntropy : 0);
 }
 
 // Step 5 of the checks in docs/wire-format.md, as far as the header goes.

@@ -2,28 +2,11 @@
 // last inside each level's namespace.
 
 constexpr Level level_of(const char *name, uint32_t (*crc)(uint32_t, const uint8_t *, size_t)) {
-  return {name,
-          encode_uniform,
-          decode_uniform,
-          encode_log4,
-          decode_log4,
-          encode_fp16,
-          decode_fp16,
-          encode_bf16,
-          decode_bf16,
-          encode_none,
-          decode_none,
-          encode_deadzone,
-          check_deadzone,
-          decode_deadzone,
-          squeeze_deadzone,
-          unsqueeze_deadzone,
-          codes_valid,
-          crc,
-          load_f32,
-          store_f32,
-          sum_f32,
-          sum_f64,
-          energy,
-          wavelet};
+  return {name,           encode_uniform,  decode_uniform,   encode_log4,
+          decode_log4,    encode_fp16,     decode_fp16,      encode_bf16,
+          decode_bf16,    encode_none,     decode_none,      encode_deadzone,
+          check_deadzone, decode_deadzone, squeeze_deadzone, unsqueeze_deadzone,
+          squeeze_codes,  unsqueeze_codes, codes_valid,      crc,
+          load_f32,       store_f32,       sum_f32,          sum_f64,
+          energy,         wavelet};
 }

@@ -83,6 +83,27 @@ struct WaveletRun {
   bool finite;  // the input is: so will be the output
 };
 
+// The entropy stage of codes of fixed width; streams as above. Blocks have a scale of 4 bytes each, or an
+// exponent.
+struct CodeSqueeze {
+  int bits, scale_bytes;
+  uint32_t block;
+  const uint8_t *scales, *codes;
+  size_t n, most;
+  uint8_t *coded, *raw;
+  size_t coded_bytes, raw_bytes;  // what was written
+};
+
+struct CodeUnsqueeze {
+  int bits, scale_bytes;
+  uint32_t block;
+  const uint8_t *scales;  // which have been checked
+  size_t n;
+  const uint8_t *coded, *raw;
+  size_t coded_bytes, raw_bytes;
+  uint8_t *codes;  // zeros
+};
+
 struct Level {
   const char *name;
   // Encoders return whether one of the blocks is not finite.
@@ -101,6 +122,8 @@ struct Level {
   void (*decode_deadzone)(const DeadzoneDecode &run);
   bool (*squeeze_deadzone)(DeadzoneSqueeze *run);
   bool (*unsqueeze_deadzone)(DeadzoneUnsqueeze *run);
+  bool (*squeeze_codes)(CodeSqueeze *run);
+  bool (*unsqueeze_codes)(const CodeUnsqueeze &run);
   // Whether no code of this width (8, 4, 2) is the most negative one, which encoders never write.
   bool (*codes_valid)(int bits, const uint8_t *codes, size_t bytes);
   uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t bytes);

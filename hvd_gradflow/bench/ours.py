@@ -59,7 +59,7 @@ def _array(
     values = gradients.values
     chunk = reducer.config.chunk_kib * 256
     encoded = None
-    if not codec.stepped:  # its payloads have one size, whatever is in them
+    if codec.expected_bytes(chunk) == codec.max_encoded_size(chunk):  # whatever is in its payloads
         whole, rest = divmod(values.size, chunk)
         encoded = whole * codec.max_encoded_size(chunk) + (codec.max_encoded_size(rest) if rest else 0)
 

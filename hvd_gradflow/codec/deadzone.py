@@ -15,6 +15,7 @@ from hvd_gradflow.codec.deadzone_search import search_step
 from hvd_gradflow.device import wire
 from hvd_gradflow.device import wire_deadzone as layout
 from hvd_gradflow.device.arrays import FLOAT32
+from hvd_gradflow.device.wire_entropy import MOST_ELEMENTS_PER_BYTE
 from hvd_gradflow.errors import ConfigError, WireError
 
 DEFAULT_SIMILARITY = 0.985
@@ -81,7 +82,7 @@ class Deadzone(LossyCodec):
     wire_id: ClassVar[int] = wire.DEADZONE
     bits_per_element: ClassVar[float] = 1.0
     stepped: ClassVar[bool] = True
-    max_elements_per_byte: ClassVar[int] = layout.MOST_ELEMENTS_PER_BYTE
+    max_elements_per_byte: ClassVar[int] = MOST_ELEMENTS_PER_BYTE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,8 +98,7 @@ class Deadzone(LossyCodec):
         self._set_number("offset", "a number from 0 to 0.5")
         if not 0.0 <= self.offset <= 0.5:
             raise ConfigError(f"codec {self.name!r}: offset={self.offset!r}: expected a number from 0 to 0.5")
-        if not isinstance(self.entropy, bool):
-            raise ConfigError(f"codec {self.name!r}: entropy={self.entropy!r}: expected True or False")
+        self._check_flag("entropy")
         for name, known in (("second", layout.SECONDS), ("domain", DOMAINS)):
             if getattr(self, name) not in known:
                 raise ConfigError(

@@ -10,6 +10,7 @@ import numpy as np
 from hvd_gradflow import device
 from hvd_gradflow.device import wire_deadzone as layout
 from hvd_gradflow.device.arrays import FLOAT32
+from hvd_gradflow.device.wire_entropy import without_entropy
 
 # Where and how long the search goes, in root mean squares.
 _FINEST, _COARSEST, _TRIALS = 2.0**-8, 2.0**8, 11
@@ -36,7 +37,7 @@ def search_step(
     """
     kernels, n = device.backend(), values.size
     if name == "similarity":  # sizes do not count
-        spec = {**spec, "params": layout.without_entropy(spec["params"])}
+        spec = {**spec, "params": without_entropy(spec["params"])}
     out = np.empty(kernels.max_encoded_size(spec, n), np.uint8)
     ends, left = np.array([n], np.uint64), np.empty(n, np.float32)
 

@@ -21,3 +21,4 @@ class Log4(RoundingCodec):
     name: ClassVar[str] = "log4"
     wire_id: ClassVar[int] = wire.LOG4
     bits_per_element: ClassVar[float] = 4.0
+    edges: ClassVar[tuple[float, ...]] = (2.0**-7, *(0.75 * 2.0**k for k in range(-5, 1)))

@@ -1,10 +1,17 @@
 """``int8``, ``int4`` and ``int2``: one symmetric uniform quantizer, a scale for each block."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 
 from hvd_gradflow.codec.compiled import RoundingCodec
 from hvd_gradflow.device import wire
+
+
+def _edges(bits: int) -> tuple[float, ...]:
+    levels = 2 ** (bits - 1) - 1
+    return tuple((k - 0.5) / levels for k in range(1, levels + 1))
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class Int8(Uniform):
     wire_id: ClassVar[int] = wire.INT8
     bits_per_element: ClassVar[float] = 8.0
     code_bits: ClassVar[int] = 8
+    edges: ClassVar[tuple[float, ...]] = _edges(8)
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class Int4(Uniform):
     wire_id: ClassVar[int] = wire.INT4
     bits_per_element: ClassVar[float] = 4.0
     code_bits: ClassVar[int] = 4
+    edges: ClassVar[tuple[float, ...]] = _edges(4)
 
 
 @dataclass(frozen=True)
@@ -44,3 +53,4 @@ class Int2(Uniform):
     wire_id: ClassVar[int] = wire.INT2
     bits_per_element: ClassVar[float] = 2.0
     code_bits: ClassVar[int] = 2
+    edges: ClassVar[tuple[float, ...]] = _edges(2)

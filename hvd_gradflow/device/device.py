@@ -31,7 +31,7 @@ class Capabilities:
     mpi_aware : bool
         Whether this process' MPI takes addresses of its memory.
     entropy : bool
-        Whether its kernels know deadzone's entropy coded payloads.
+        Whether its kernels know entropy coded payloads.
     """
 
     codecs: frozenset[str]

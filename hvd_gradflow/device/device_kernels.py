@@ -10,6 +10,7 @@ import numpy as np
 from hvd_gradflow.device import arrays, wire
 from hvd_gradflow.device import device_checks as check
 from hvd_gradflow.device.memory import Stream
+from hvd_gradflow.device.wire_entropy import entropy_of
 
 if TYPE_CHECKING:
     from hvd_gradflow.device.device import Capabilities
@@ -43,8 +44,8 @@ class DeviceKernels(ABC):
         can, codec = self.capabilities(), wire.CODECS[spec["id"]][0]
         if codec not in can.codecs:
             return f"no kernels for {codec}; it has those of {', '.join(sorted(can.codecs))}"
-        if spec["id"] == wire.DEADZONE and wire.deadzone.entropy_of(spec["params"]) and not can.entropy:
-            return "no kernels for deadzone's entropy coding: use entropy=False"
+        if entropy_of(spec["params"]) and not can.entropy:
+            return "no kernels for entropy coding: use entropy=False"
         return None
 
     def max_encoded_size(self, spec: dict[str, Any], n: int) -> int:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from hvd_gradflow.device import numpy_code_entropy as code_entropy
 from hvd_gradflow.device import numpy_common as common
 from hvd_gradflow.device import numpy_deadzone as deadzone
-from hvd_gradflow.device import numpy_deadzone_entropy as entropy
+from hvd_gradflow.device import numpy_deadzone_entropy as deadzone_entropy
 from hvd_gradflow.device import numpy_floats as floats
 from hvd_gradflow.device import numpy_log4 as log4
 from hvd_gradflow.device import numpy_uniform as uniform
 from hvd_gradflow.device import numpy_wavelet, wavelet, wire
 from hvd_gradflow.device.arrays import BFLOAT16, FLOAT16, ArrayView
 from hvd_gradflow.device.base import Backend
-from hvd_gradflow.device.wire_deadzone import check_segments, entropy_of, read_segments, read_tables
+from hvd_gradflow.device.wire_deadzone import check_segments, read_segments, read_tables
+from hvd_gradflow.device.wire_entropy import entropy_of
 
 # Wire id: encode, content, decode. deadzone has more of them.
 _CODECS: dict[int, tuple] = {
@@ -121,7 +124,7 @@ class NumpyBackend(Backend):
             (h.version != wire.VERSION, wire.BAD_VERSION),
             ((h.codec, h.bits, h.block_log2) != (spec["id"], bits, block_log2), wire.BAD_CODEC),
             (h.count != n, wire.BAD_COUNT),
-            (not wire.length_fits(spec, n, h.length), wire.BAD_LENGTH),
+            (not wire.length_fits(spec, n, h.length, h.flags), wire.BAD_LENGTH),
             (size < h.length, wire.TRUNCATED),
             (size > h.length, wire.BAD_LENGTH),
         ):
@@ -131,8 +134,8 @@ class NumpyBackend(Backend):
         unsigned[28:32] = 0
         if common.crc32c(unsigned) != h.crc:
             return wire.BAD_CHECKSUM
-        other = wire.FLAG_ENTROPY if spec["id"] == wire.DEADZONE else wire.FLAG_STOCHASTIC
-        known = other | wire.FLAG_NONFINITE
+        known = wire.FLAG_NONFINITE | wire.FLAG_STOCHASTIC * (spec["id"] != wire.DEADZONE)
+        known |= wire.FLAG_ENTROPY * (spec["id"] in wire.ENTROPY_CODED)
         if h.reserved or not 1 <= h.dtype <= 4 or h.flags & ~known:
             return wire.BAD_CONTENT
         if expected is not None:
@@ -140,7 +143,7 @@ class NumpyBackend(Backend):
             tables = read(payload[wire.HEADER_BYTES :], n)
             if tables is not None and not tables.same_segments(*expected):
                 return wire.BAD_CODEC
-        body = _body(payload, n)
+        body = _body(spec, payload, n)
         if body is None:
             return wire.BAD_CONTENT
         valid, nonfinite = _CODECS[spec["id"]][1](spec, body, n)
@@ -150,7 +153,7 @@ class NumpyBackend(Backend):
 
     def _values(self, spec: dict[str, Any], payload: np.ndarray, n: int) -> np.ndarray:
         wire.check(self.status(spec, payload, n), spec, payload, n)
-        return _CODECS[spec["id"]][2](spec, _body(payload, n), n)
+        return _CODECS[spec["id"]][2](spec, _body(spec, payload, n), n)
 
     def decode(self, spec: dict[str, Any], payload: np.ndarray, out: np.ndarray) -> None:
         out[:] = self._values(spec, payload, out.size)
@@ -170,7 +173,7 @@ class NumpyBackend(Backend):
     ) -> None:
         check_segments(ends, steps, acc.size)
         wire.check(self.status(spec, payload, acc.size, (ends, steps)), spec, payload, acc.size)
-        body = _body(payload, acc.size)
+        body = _body(spec, payload, acc.size)
         assert body is not None  # or its status would tell
         deadzone.add(acc, deadzone.codes(body, acc.size))
 
@@ -231,20 +234,24 @@ class NumpyBackend(Backend):
         return common.dither_key(seed, rank, name_hash, sequence, stage)
 
 
-def _body(payload: np.ndarray, n: int) -> np.ndarray | None:
+def _entropy_stage(spec: dict[str, Any]) -> ModuleType:
+    return deadzone_entropy if spec["id"] == wire.DEADZONE else code_entropy
+
+
+def _body(spec: dict[str, Any], payload: np.ndarray, n: int) -> np.ndarray | None:
     """The body of a payload as the codecs read it; None where an entropy coded one is impossible."""
     body = payload[wire.HEADER_BYTES :]
     if not wire.Header.unpack(payload).flags & wire.FLAG_ENTROPY:
         return body
-    packed = entropy.unsqueeze(body, n)
+    packed = _entropy_stage(spec).unsqueeze(spec, body, n)
     return None if packed is None else np.frombuffer(packed, np.uint8)
 
 
 def _seal(spec: dict[str, Any], dtype: int, n: int, body: bytes, nonfinite: bool, out: np.ndarray) -> int:
     """Write header and body; return the bytes of both."""
     flags = wire.FLAG_STOCHASTIC * spec["rounding"] + wire.FLAG_NONFINITE * bool(nonfinite)
-    if spec["id"] == wire.DEADZONE and entropy_of(spec["params"]):
-        packed, body = body, entropy.squeeze(body, n)
+    if entropy_of(spec["params"]):
+        packed, body = body, _entropy_stage(spec).squeeze(spec, body, n)
         flags += wire.FLAG_ENTROPY * (body is not packed)
     bits, block_log2 = wire.CODECS[spec["id"]][1], spec["block"].bit_length() - 1
     fields = (wire.MAGIC, wire.VERSION, spec["id"], dtype, flags, block_log2, bits, n, len(body), 0)

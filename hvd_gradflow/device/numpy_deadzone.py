@@ -13,16 +13,8 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.device import numpy_common as common
-from hvd_gradflow.device.numpy_deadzone_bits import (
-    MAX_SHIFT,
-    NONFINITE,
-    Impossible,
-    Reader,
-    Writer,
-    demand,
-    get_block,
-    put_block,
-)
+from hvd_gradflow.device.numpy_bits import Impossible, Reader, Writer, demand
+from hvd_gradflow.device.numpy_deadzone_bits import MAX_SHIFT, NONFINITE, get_block, put_block
 from hvd_gradflow.device.wire_deadzone import (
     BLOCK,
     CODE_BITS,

@@ -8,56 +8,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from hvd_gradflow.device.numpy_bits import Reader, Writer, demand
 from hvd_gradflow.device.wire_deadzone import BLOCK, SUM_BITS
 
 MAX_SHIFT = 100
 MOST_PLACES = 5  # codes of a block up to which their places are sent, not a mask
 SHIFTED, NONFINITE = 6, 7  # forms of a block that are not a number of codes
-
-
-class Writer:
-    """Bits, the first one into the lowest bit of the first byte."""
-
-    def __init__(self) -> None:
-        self.number = self.count = 0
-
-    def put(self, value: int, bits: int) -> None:
-        self.number |= value << self.count
-        self.count += bits
-
-    def put_each(self, bits: list[int]) -> None:
-        for bit in bits:
-            self.put(bit, 1)
-
-    def packed(self) -> bytes:
-        return self.number.to_bytes(-(-self.count // 8), "little")
-
-
-class Impossible(Exception):
-    """No encoder writes such bits."""
-
-
-def demand(condition: bool) -> None:
-    """Raise :class:`Impossible` unless it is so."""
-    if not condition:
-        raise Impossible
-
-
-class Reader:
-    """The same bits again; raises :class:`Impossible` where there are no more."""
-
-    def __init__(self, data: bytes) -> None:
-        self.number, self.left = int.from_bytes(data, "little"), 8 * len(data)
-
-    def get(self, bits: int) -> int:
-        demand(bits <= self.left)
-        value = self.number & ((1 << bits) - 1)
-        self.number >>= bits
-        self.left -= bits
-        return value
-
-    def get_each(self, count: int) -> list[int]:
-        return [self.get(1) for _ in range(count)]
 
 
 def _low_bits(total: int, count: int) -> int:

@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 
-from hvd_gradflow.device.numpy_deadzone_bits import (
-    MAX_SHIFT,
-    NONFINITE,
-    Impossible,
-    Reader,
-    Writer,
-    demand,
-    get_block,
-    put_block,
-)
-from hvd_gradflow.device.numpy_deadzone_coder import (
-    UNARY,
-    Decoder,
-    Encoder,
-    Model,
-    raw_bits,
-)
+from hvd_gradflow.device.numpy_bits import Impossible, Reader, Writer, demand
+from hvd_gradflow.device.numpy_deadzone_bits import MAX_SHIFT, NONFINITE, get_block, put_block
+from hvd_gradflow.device.numpy_deadzone_model import UNARY, Model, raw_bits
+from hvd_gradflow.device.numpy_range_coder import Decoder, Encoder
 from hvd_gradflow.device.wire_deadzone import (
     BLOCK,
     GROUP,
     SUM_BITS,
-    enough_bytes,
     read_segments,
     read_tables,
     write_tables,
 )
+from hvd_gradflow.device.wire_entropy import enough_bytes
 
 # Signed codes and shift of a block; None if it is not finite.
 Content = tuple[list[int], int] | None
 
 
-def squeeze(body: bytes, n: int) -> bytes:
+def squeeze(_spec: dict[str, Any], body: bytes, n: int) -> bytes:
     """Return the entropy coded form of a packed body, or that itself if it is not longer."""
     tables = read_tables(np.frombuffer(body, np.uint8), n)
     assert tables is not None
@@ -61,7 +49,7 @@ def squeeze(body: bytes, n: int) -> bytes:
     return made if len(made) < len(body) and enough_bytes(n, len(made)) else body
 
 
-def unsqueeze(body: np.ndarray, n: int) -> bytes | None:
+def unsqueeze(_spec: dict[str, Any], body: np.ndarray, n: int) -> bytes | None:
     """Return the packed form of an entropy coded body, or None where no encoder made that."""
     segments, data = read_segments(body, n), body.tobytes()
     if segments is None or len(data) < segments.front + 4 or not enough_bytes(n, len(data)):

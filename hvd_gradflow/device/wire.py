@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.device import wire_deadzone as deadzone
+from hvd_gradflow.device.wire_entropy import ENTROPY_BIT
 from hvd_gradflow.errors import ConfigError, WireError
 
 MAGIC = 0x4647  # "GF"
@@ -16,7 +17,7 @@ VERSION = 1
 HEADER_BYTES = 32
 FLAG_STOCHASTIC = 1
 FLAG_NONFINITE = 2
-FLAG_ENTROPY = 4  # deadzone only: the body is entropy coded
+FLAG_ENTROPY = 4  # the body is entropy coded
 MIN_BLOCK = 32
 MAX_BLOCK = 32768
 
@@ -34,6 +35,7 @@ CODECS = {
     DEADZONE: ("deadzone", 0, 0, False),  # blocks without scales, and a size that depends on the content
 }
 UNIFORM = (INT8, INT4, INT2)
+ENTROPY_CODED = (*UNIFORM, LOG4, DEADZONE)  # whose bodies may be
 
 # gf_wire_status of cython_ext/gf_api.h.
 OK, TRUNCATED, BAD_MAGIC, BAD_VERSION, BAD_CODEC, BAD_COUNT, BAD_LENGTH, BAD_CHECKSUM, BAD_CONTENT = range(9)
@@ -99,6 +101,8 @@ def spec_fault(spec: dict[str, Any]) -> str | None:
         return "unknown rounding"
     if spec["rounding"] and not stochastic:
         return "this codec rounds to nearest only"
+    if spec["params"] != (0, 0) and (spec["params"] != (0, ENTROPY_BIT) or spec["id"] not in ENTROPY_CODED):
+        return "unknown entropy stage"
     block = spec["block"]
     if not scale_bytes:
         return None if block == 1 else "this codec has no blocks: block must be 1"
@@ -126,10 +130,13 @@ def body_bytes(spec: dict[str, Any], n: int) -> int:
     return scale_bytes(spec, n) + (n * CODECS[spec["id"]][1] + 7) // 8
 
 
-def length_fits(spec: dict[str, Any], n: int, length: int) -> bool:
-    """Whether a body of `n` elements can have `length` bytes."""
+def length_fits(spec: dict[str, Any], n: int, length: int, flags: int) -> bool:
+    """Whether a body of `n` elements, under a header with these flags, can have `length` bytes."""
     most = body_bytes(spec, n)
-    return 4 <= length <= most if spec["id"] == DEADZONE else length == most
+    if spec["id"] == DEADZONE:
+        return 4 <= length <= most
+    coded = spec["id"] in ENTROPY_CODED and flags & FLAG_ENTROPY
+    return length == most or bool(coded and scale_bytes(spec, n) + 4 <= length < most)
 
 
 def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> None:
@@ -158,7 +165,8 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
     if status == TRUNCATED or (status == BAD_LENGTH and payload.size < total):
         raise WireError(f"payload of {payload.size} bytes is truncated: its header announces {total}")
     if status == BAD_LENGTH:
-        expected = f"{'at most ' * (spec['id'] == DEADZONE)}{HEADER_BYTES + body_bytes(spec, n)}"
+        varies = spec["id"] == DEADZONE or header.flags & FLAG_ENTROPY
+        expected = f"{'at most ' if varies else ''}{HEADER_BYTES + body_bytes(spec, n)}"
         raise WireError(
             f"payload of {payload.size} bytes whose header announces {total}:"
             f" expected {expected} for {n} elements"

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from hvd_gradflow.device.wire_entropy import ENTROPY_BIT, unknown_stage
+
 BLOCK = 32
 GROUP = 32  # blocks
 CODE_BITS = 12  # a gradient's codes: at most 2^12
 SUM_BITS = 22  # those of sums
 CONTROLS = ("step", "similarity", "target_ratio")  # gf_control
 SECONDS = ("auto", "exact", "requantize")  # gf_second
-MOST_ELEMENTS_PER_BYTE = 512  # of a payload; without any code, a packed group of 1024 takes two bytes
-_HEADER_BYTES = 32
 _SEGMENT_BYTES = 8
 # Of a block at most: form and shift 15, k 7, mask and signs 64, low bits 32 (SUM_BITS - 1), runs 96; then
 # filled up. It may also need a segment, a group's mask and a group's size of its own.
@@ -42,7 +42,7 @@ def pack_params(
     """Return the specification's two words."""
     (asked,) = struct.unpack("<Q", struct.pack("<d", value))
     (added,) = struct.unpack("<I", struct.pack("<f", offset))
-    return asked, control | second << 8 | domain << 16 | int(entropy) << 24 | added << 32
+    return asked, control | second << 8 | domain << 16 | int(entropy) * ENTROPY_BIT | added << 32
 
 
 def unpack_params(params: tuple[int, int]) -> tuple[int, float, int, np.float32]:
@@ -50,21 +50,6 @@ def unpack_params(params: tuple[int, int]) -> tuple[int, float, int, np.float32]
     (value,) = struct.unpack("<d", struct.pack("<Q", params[0]))
     offset = np.frombuffer(struct.pack("<I", params[1] >> 32), "<f4")[0]
     return params[1] & 0xFF, value, params[1] >> 8 & 0xFF, offset
-
-
-def entropy_of(params: tuple[int, int]) -> bool:
-    """Whether payloads are to be entropy coded."""
-    return bool(params[1] >> 24 & 1)
-
-
-def without_entropy(params: tuple[int, int]) -> tuple[int, int]:
-    """The same words for packed payloads."""
-    return params[0], params[1] & ~(1 << 24)
-
-
-def enough_bytes(n: int, length: int) -> bool:
-    """Whether an entropy coded body of `length` bytes may have `n` elements; it bounds the work."""
-    return n <= MOST_ELEMENTS_PER_BYTE * (_HEADER_BYTES + length)
 
 
 def fault(spec: dict[str, Any]) -> str | None:
@@ -76,7 +61,7 @@ def fault(spec: dict[str, Any]) -> str | None:
         (spec["block"] != BLOCK, f"this codec has blocks of {BLOCK}"),
         (control >= len(CONTROLS), "unknown control"),
         (second >= len(SECONDS), "unknown second encoding"),
-        (bool(spec["params"][1] >> 24 & 0xFE), "unknown entropy stage"),
+        (unknown_stage(spec["params"]), "unknown entropy stage"),
         (not 0.0 <= offset <= 0.5, "offset must be from 0 to 0.5"),
         (not 0.0 < value < math.inf, "what is asked for must be positive"),
     ):

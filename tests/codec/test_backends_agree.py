@@ -37,7 +37,7 @@ def run(spec, kernels, x, residual, acc, key, first):
     y, total = np.empty_like(x), acc.copy()
     kernels.decode(spec, payload, y)
     kernels.decode_add(spec, again, total)
-    return {"payload": out, "with residual": fed, "residual": left, "decoded": y, "added": total}
+    return {"payload": payload, "with residual": again, "residual": left, "decoded": y, "added": total}
 
 
 def run_stepped(spec, kernels, ends, steps, x, residual, acc):
@@ -83,16 +83,17 @@ def on_every_level(work, expected):
     n=st.one_of(st.integers(0, 70), st.integers(71, 3000), st.sampled_from([1024, 8192, 8193, 20000])),
     block_log2=st.integers(5, 12),
     stochastic=st.booleans(),
+    entropy=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
     key=st.integers(0, 2**64 - 1),
     block_index=st.integers(0, 2**40),
 )
-def test_same_bytes(name, kind, n, block_log2, stochastic, seed, key, block_index):
+def test_same_bytes(name, kind, n, block_log2, stochastic, entropy, seed, key, block_index):
     codec = codecs.get(name)
     if "block" in codec.options():
         codec = codec(block=2**block_log2)
     if "rounding" in codec.options():
-        codec = codec(rounding="stochastic" if stochastic else "nearest")
+        codec = codec(rounding="stochastic" if stochastic else "nearest", entropy=entropy)
     rng = np.random.default_rng(seed)
     x, acc = make(kind, n, rng), make("laplace", n, rng)
     residual = make("finite bits" if kind == "any bits" else kind, n, rng)

@@ -13,6 +13,10 @@ CONFIGURED = [
     codecs.get("deadzone", step=0.5, offset=0.5),
     codecs.get("deadzone", similarity=0.9, offset=0.0),
     codecs.get("deadzone", entropy=True),
+    codecs.get("int8", entropy=True),
+    codecs.get("int4", block=64, rounding="stochastic", entropy=True),
+    codecs.get("int2", entropy=True),
+    codecs.get("log4", block=32, entropy=True),
     *(
         codecs.get(name, block=block, rounding=rounding)
         for name, blocks in (

@@ -378,15 +378,16 @@ def test_tables_that_do_not_fit_are_damage():
         CODEC.steps(payload[:-1])
 
 
-def statuses(payload, n):
+def statuses(payload, n, spec=None):
     """By the reference and on every level; nothing may be written but after OK, nor beyond n."""
-    found = [backend("numpy").status(CODEC.spec(), payload, n)]
+    spec = spec or CODEC.spec()
+    found = [backend("numpy").status(spec, payload, n)]
     before = _kernels.simd_level()
     for level in _kernels.simd_levels():
         _kernels.set_simd_level(level)
         for add in (False, True):
             room = np.full(n + 64, 7, np.float32)
-            found.append(_kernels.decode(CODEC.spec(), payload, room[:n], add))
+            found.append(_kernels.decode(spec, payload, room[:n], add))
             assert (room[n:] == 7).all()
             assert found[-1] == wire.OK or (room == 7).all()
     _kernels.set_simd_level(before)

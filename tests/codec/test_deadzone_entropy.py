@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from hvd_gradflow import codec as codecs
 from hvd_gradflow.device import backend, wire
-from hvd_gradflow.device import numpy_deadzone_coder as coding
-from hvd_gradflow.device.numpy_deadzone_bits import Writer
+from hvd_gradflow.device import numpy_range_coder as coding
+from hvd_gradflow.device.numpy_bits import Writer
+from hvd_gradflow.device.numpy_deadzone_model import UNARY, Model
 from hvd_gradflow.errors import ConfigError, WireError
 
 PACKED = codecs.get("deadzone")
@@ -147,7 +148,7 @@ def test_carries_go_through_all_bytes():
 
 def coded_payload(write, n=32, step=1.0, flags=wire.FLAG_ENTROPY, more=b""):
     """A sealed payload of one segment, with what `write(coder, raw, model)` writes."""
-    coder, raw, model = coding.Encoder(), Writer(), coding.Model()
+    coder, raw, model = coding.Encoder(), Writer(), Model()
     write(coder, raw, model)
     stream = coder.packed()
     tables = struct.pack("<IIf", 1, -(-n // 32), step)
@@ -166,9 +167,9 @@ def a_block(shift=0, special=False, codes=(1,), n=32, escape=None):
         for i in range(n):
             coder.put(i < len(codes), (model.coded, c))
         for q in codes:
-            for j in range(min(q, coding.UNARY)):
+            for j in range(min(q, UNARY)):
                 coder.put(q - 1 > j, (model.more[c], j))
-            if q > coding.UNARY:
+            if q > UNARY:
                 raw.put(escape[0], 5)
                 raw.put(escape[1], escape[0])
         raw.put_each([0] * len(codes))

@@ -75,6 +75,8 @@ def _write():
             variants.append((base(block=32), False))
         if "rounding" in base.options():
             variants.append((base(rounding="stochastic", block=64), True))
+            variants.append((base(entropy=True), False))
+            variants.append((base(entropy=True, rounding="stochastic", block=64), True))
         made = [(codec, fed, {}) for codec, fed in variants]
         if base.transforms:  # with what is not finite, nothing is transformed
             forms = ({}, {"filter": "db2"}, {"filter": "db4", "levels": 1}, {"filter": "sym4", "levels": 2})

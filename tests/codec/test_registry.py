@@ -49,7 +49,7 @@ def test_names_and_ids_of_the_wire_format():
 def test_unknown_names_list_what_exists():
     with pytest.raises(ConfigError, match=r"unknown codec 'log5'; known: bf16, .*log4"):
         codecs.get("log5")
-    words = r"codec 'int8': unknown option 'blok'; known: block, error_feedback, rounding, seed"
+    words = r"codec 'int8': unknown option 'blok'; known: block, entropy, error_feedback, rounding, seed"
     with pytest.raises(ConfigError, match=words):
         codecs.get("int8", blok=3)
     with pytest.raises(ConfigError, match=r"codec 'none': unknown option 'block'; known: it has none"):

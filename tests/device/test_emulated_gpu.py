@@ -136,9 +136,10 @@ def test_many_segments(bench, segments):
     same(found, target, "sum of codes")
 
 
-def test_entropy_coded_payloads_are_left_to_the_host(bench):
+@pytest.mark.parametrize("name", ["deadzone", "int8", "int2", "log4"])
+def test_entropy_coded_payloads_are_left_to_the_host(bench, name):
     device = bench.device
-    spec, coded = (codec.get("deadzone", entropy=entropy).spec() for entropy in (False, True))
+    spec, coded = (codec.get(name, entropy=entropy).spec() for entropy in (False, True))
     assert device.library.spec_fault(spec) is None
     assert "runs on the CPU" in device.library.spec_fault(coded)
     x = values("laplace", 5000, 1)

@@ -108,7 +108,13 @@ def arrays(made):
 @check
 def kinds(made):
     """16 and 64 bits. float64 and entropy coding go by the host. An average of the largest stays finite."""
-    for codec in (get("log4"), get("none"), get("int8"), deadzone(step=0.3, entropy=True)):
+    for codec in (
+        get("log4"),
+        get("none"),
+        get("int8"),
+        deadzone(step=0.3, entropy=True),
+        get("int4", entropy=True),
+    ):
         for dtype in (np.float16, np.float64):
             results = []
             for reducer in made:

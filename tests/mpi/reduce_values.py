@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 from mpi4py import MPI
 
+from hvd_gradflow.codec import get
 from hvd_gradflow.reduce import Reducer
 
 comm = MPI.COMM_WORLD
@@ -36,6 +37,17 @@ def check(name: str, ok: bool) -> None:
         print(f"{'OK' if everyone else 'FAILED'} {name}", flush=True)
 
 
+def same_in_fewer_bytes(r: Reducer, x: np.ndarray, codec: str) -> bool:
+    """Whether entropy coded payloads give the same result, and are shorter where something is sent."""
+    results, sent = [], [r.counters()["wire_bytes"]]
+    for entropy in (False, True):  # under one name: it decides which node is a chunk's home
+        chosen = get(codec, entropy=entropy, error_feedback=False)
+        results.append(r.allreduce(x, f"{codec} {x.size} twice", codec=chosen))
+        sent.append(r.counters()["wire_bytes"])
+    plain, coded = np.diff(comm.allreduce(np.array(sent)))
+    return np.array_equal(*results) and (coded < plain if r.node_count > 1 else coded == plain == 0)
+
+
 def lengths(r: Reducer) -> None:
     for codec, tolerance in TOLERANCE.items():
         good = True
@@ -44,6 +56,8 @@ def lengths(r: Reducer) -> None:
             got = r.allreduce(parts[comm.rank], f"{codec} {n}", codec=codec)
             good &= close(got, np.mean(parts, axis=0, dtype=np.float64), tolerance) and same_everywhere(got)
             good &= got.shape == (n,) and got.dtype == np.float32
+            if "entropy" in get(codec).options() and 1000 < n < 10_000:
+                good &= same_in_fewer_bytes(r, parts[comm.rank], codec)
         check(f"lengths {codec}", good)
 
 

@@ -1,53 +1,20 @@
-"""Adaptive binary range coder of deadzone's entropy stage (G. N. N. Martin: Range encoding, 1979)."""
+"""Adaptive binary range coder of the entropy stages (G. N. N. Martin: Range encoding, 1979)."""
 
 from __future__ import annotations
 
-from hvd_gradflow.device.numpy_deadzone_bits import demand
+from hvd_gradflow.device.numpy_bits import demand
 
-CLASSES, UNARY, MOST_COUNTED = 30, 16, 255
 _BITS, _ADAPT = 15, 5  # of a probability; the speed of its change
 _HALF, _WHOLE = (1 << 32) - 1, (1 << 64) - 1
-_ONE = 1 << _BITS
+ONE = 1 << _BITS
 
 # A probability that changes: a place in a list.
 Place = tuple[list[int], int]
 
 
-def class_of(nearby: int) -> int:
-    """The class of a sum of magnitudes: two classes for each factor of two."""
-    b = (nearby + 1).bit_length() - 1
-    return 2 * b + (2 * (nearby + 1) >> b & 1)
-
-
-def raw_bits(c: int) -> int:
-    """Low bits of a code that are not worth a decision, in a class."""
-    return max(0, (c >> 1) - 8)
-
-
-class Model:
-    """Probabilities of a yes, and what they depend on."""
-
-    def __init__(self) -> None:
-        least = [(2 | c & 1) << (c >> 1) >> 1 for c in range(CLASSES)]
-        self.filled = [_ONE * v // (v + 1) for v in least]
-        self.coded = [_ONE * v // (v + 97) for v in least]
-        self.more = [[max(p, _ONE // 8)] * UNARY for p in self.coded]
-        self.special = [_ONE >> 6]
-        self.sum = self.before = 16  # as if there had been a few codes
-
-    @property
-    def block(self) -> int:
-        """The class of the next block."""
-        return class_of(2 * self.sum + self.before)
-
-    def end_block(self, codes: list[int]) -> None:
-        """Remember a block's magnitudes, of which each counts up to MOST_COUNTED."""
-        self.before, self.sum = self.sum, sum(min(abs(code), MOST_COUNTED) for code in codes)
-
-
 def _adapt(place: Place, bit: bool) -> None:
     ps, i = place
-    ps[i] += (_ONE - ps[i]) >> _ADAPT if bit else -(ps[i] >> _ADAPT)
+    ps[i] += (ONE - ps[i]) >> _ADAPT if bit else -(ps[i] >> _ADAPT)
 
 
 class Encoder:
