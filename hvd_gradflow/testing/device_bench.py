@@ -230,7 +230,8 @@ def specs(device: Device, blocks: tuple[int, ...] = (256,)) -> list[tuple[str, d
     found = []
     for name in sorted(device.capabilities().codecs):
         plain = codecs.get(name)
-        grid = {"block": blocks, "rounding": ("nearest", "stochastic"), "entropy": (False, True)}
+        entropy = (False, True) if len(blocks) == 1 else (False,)  # it is slow, and no matter of blocks
+        grid = {"block": blocks, "rounding": ("nearest", "stochastic"), "entropy": entropy}
         asked = {option: choices for option, choices in grid.items() if option in plain.options()}
         for chosen in itertools.product(*asked.values()):
             spec = plain(**dict(zip(asked, chosen))).spec()
