@@ -3,6 +3,7 @@
 from hvd_gradflow.keras.callbacks import (
     BestModelCheckpoint,
     BroadcastGlobalVariablesCallback,
+    GradientAnalysisCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
     MetricAverageCallback,
@@ -11,6 +12,7 @@ from hvd_gradflow.keras.callbacks import (
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "GradientAnalysisCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
