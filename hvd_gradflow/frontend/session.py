@@ -54,8 +54,8 @@ class Session:
         """
         check_setting(config.load().device)  # a wrong variable is told before ranks wait for each other
         self.horovod().init(comm, process_sets)
-        if config.load().analyze and self.horovod().size() == 1:
-            events.warn("GRADFLOW_ANALYZE: one rank exchanges no gradients, so none are recorded; start two")
+        if config.load().analyze:
+            self._tell_if_alone()
         self._world_ranks = None
         if comm is None:
             return
@@ -123,6 +123,7 @@ class Session:
 
     def record(self, path: str, every: int) -> None:
         """Record statistics of all gradients in a directory, for ``gradflow analyze``; on any ranks."""
+        self._tell_if_alone()
         self.end_recording()
         self._recorder = record.start(path, every, config.load().chunk_kib)
         self._hand_on()
@@ -133,6 +134,10 @@ class Session:
             self._recorder.close()
         self._recorder = None
         self._hand_on()
+
+    def _tell_if_alone(self) -> None:
+        if self.horovod().size() == 1:
+            events.warn("one rank exchanges no gradients, so none are recorded for analysis: start two")
 
     def _hand_on(self) -> None:
         for reducer in self._reducers.values():
