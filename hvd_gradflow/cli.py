@@ -75,7 +75,16 @@ def _parser() -> argparse.ArgumentParser:
     codec.set_defaults(run=_bench_codec)
     add_commands(benches)
 
-    for command in (check, codec):
+    analyze = commands.add_parser(
+        "analyze", help="what a model's gradients are like, and which codec suits them (docs/analyze.md)"
+    )
+    analyze.add_argument(
+        "path", metavar="PATH", help="what GRADFLOW_ANALYZE=PATH recorded, or an .npz of record_gradients.py"
+    )
+    analyze.add_argument("--plots", metavar="DIR", help="write pictures into this directory (.png)")
+    analyze.set_defaults(run=_analyze)
+
+    for command in (check, codec, analyze):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON too")
     return parser
 
@@ -95,6 +104,20 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(check.as_json(found), arguments.json)
     return 0 if check.works(found) else 1
+
+
+def _analyze(arguments: argparse.Namespace) -> int:
+    from hvd_gradflow.analyze.report import analyze, as_text
+
+    found = analyze(arguments.path)
+    print(as_text(found))
+    if arguments.json:
+        write_json(found, arguments.json)
+    if arguments.plots:
+        from hvd_gradflow.analyze.plots import write_plots
+
+        print("\n".join(["", *write_plots(found, arguments.plots)]))
+    return 0
 
 
 def _check_device(name: str) -> None:

@@ -62,6 +62,11 @@ class Config:
         60.0, "seconds without progress of a peer or link until failure", low=0.05
     )
 
+    analyze: str = _setting(
+        "", "directory in which statistics of the gradients are recorded, for `gradflow analyze`", same=False
+    )
+    analyze_every: int = _setting(25, "steps from one sample of these to the next", low=1, same=False)
+
     def __post_init__(self) -> None:
         for f in fields(self):
             value, low, choices = getattr(self, f.name), f.metadata["low"], f.metadata["choices"]

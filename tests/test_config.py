@@ -92,7 +92,7 @@ def test_each_setting_is_documented(name):
     default = getattr(Config(), name)
     row = next((line for line in page.splitlines() if line.startswith(f"| `{variable(name)}`")), None)
     assert row is not None, f"docs/configuration.md has no row for {variable(name)}"
-    written = f"{default:g}" if isinstance(default, float) else str(default)
+    written = f"{default:g}" if isinstance(default, float) else str(default) or "unset"
     assert f"| `{written}` |" in row, f"{row}: the default is {written}"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvd_gradflow import cli
 from mpi_launcher import horovodrun, mpirun
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,12 +62,31 @@ def train(tmp_path):
     return run
 
 
+def told_of_the_demo(recorded, capsys):
+    """What `gradflow analyze` makes of a recording of the demo on two ranks."""
+    file = recorded / "found.json"
+    assert cli.main(["analyze", str(recorded), "--json", str(file)]) == 0
+    assert "6.weight  dense" in capsys.readouterr().out
+    (found,) = json.loads(file.read_text())["streams"]
+    assert (found["ranks"], found["elements"], found["importance"]) == (2, 151_306, "energy")
+    assert found["steps"][:2] == [0, 25]
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["6.weight"]["zeros"] > 0.05  # images have black borders
+    assert rows["6.weight"]["bands"][0] > 0.25  # neighbours in the picture are alike
+    assert 0.2 < found["model"]["codecs"]["log4"]["bytes"] * 2 < 1.1
+    assert found["model"]["noise_scale"] > 0  # which takes both ranks' files
+    assert sorted(p.name for p in recorded.iterdir()) == ["found.json", "rank0.jsonl", "rank1.jsonl"]
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("compression", "ratio"), [pytest.param("log4", 7.0, marks=pytest.mark.slow), ("adaptive", 3.5)]
 )
-def test_the_demo_learns_and_sends_little(train, compression, ratio):
+def test_the_demo_learns_and_sends_little(train, compression, ratio, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GRADFLOW_ANALYZE", str(tmp_path / "recorded"))  # it neither disturbs nor is disturbed
     summary = train(2, DIGITS, "--compression", compression, launch=horovodrun)
+    monkeypatch.delenv("GRADFLOW_ANALYZE")
+    told_of_the_demo(tmp_path / "recorded", capsys)
     assert summary["accuracy"] >= 0.95
     assert summary["wire_ratio"] >= ratio
     assert summary["gradient_bytes_per_step"] == 4 * 151_306

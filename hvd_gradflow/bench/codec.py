@@ -20,6 +20,7 @@ from hvd_gradflow import device
 from hvd_gradflow.bench.tables import print_rows, write_json
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.codec.deadzone import Deadzone
+from hvd_gradflow.codec.registry import label
 from hvd_gradflow.errors import ConfigError
 
 OPERATIONS = ("encode", "encode_ef", "encode_stochastic", "decode_add")
@@ -127,13 +128,6 @@ def parsed(text: str) -> tuple[str, dict[str, Any]]:
         except (ValueError, SyntaxError):
             options[key] = value
     return name, options
-
-
-def label(codec: Codec) -> str:
-    """Return a codec's name with the options that are not its defaults."""
-    usual = registry.get(codec.name).get_config()
-    changed = {k: v for k, v in codec.get_config().items() if v != usual[k]}
-    return codec.name + (":" + ",".join(f"{k}={v}" for k, v in changed.items()) if changed else "")
 
 
 def _codec_rows(codec: Codec, x: np.ndarray, repeats: int) -> list[dict[str, Any]]:

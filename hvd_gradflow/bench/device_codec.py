@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hvd_gradflow.bench.codec import alternate, chosen, gradient_like, label
+from hvd_gradflow.bench.codec import alternate, chosen, gradient_like
 from hvd_gradflow.bench.tables import print_rows, write_json
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.codec.deadzone import Deadzone
+from hvd_gradflow.codec.registry import label
 from hvd_gradflow.device import Device, Memory, arrays, devices, wire
 from hvd_gradflow.device.memory import TO_DEVICE, TO_HOST, WITHIN
 from hvd_gradflow.errors import DeviceError, UnsupportedError

@@ -95,6 +95,13 @@ def from_config(config: dict[str, Any]) -> Codec:
     return get(options.pop("name"), **options)
 
 
+def label(codec: Codec) -> str:
+    """Return a codec's name with the options that are not its defaults, as in ``log4:block=512``."""
+    usual = get(codec.name).get_config()
+    changed = {k: v for k, v in codec.get_config().items() if v != usual[k]}
+    return codec.name + (":" + ",".join(f"{k}={v}" for k, v in changed.items()) if changed else "")
+
+
 def _load_plugins() -> None:
     """Register the codecs of other packages, once."""
     global _plugins_loaded

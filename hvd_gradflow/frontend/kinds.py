@@ -1,17 +1,8 @@
-"""What a parameter usually is, by its shape; and names that are told apart."""
+"""Names that are told apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-
-def kind_of(shape: Sequence[int]) -> str:
-    """Return what a parameter of this shape usually is: ``vector``, ``dense`` or ``conv``."""
-    if len(shape) <= 1:
-        return "vector"
-    if len(shape) == 2:
-        return "dense"
-    return "conv" if len(shape) <= 5 else "other"
+from collections.abc import Iterable
 
 
 def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:

@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hvd_gradflow import config
+from hvd_gradflow import config, events
+from hvd_gradflow.analyze import record
 from hvd_gradflow.errors import GradflowError, UnsupportedError
 from hvd_gradflow.frontend.modules import horovods
 from hvd_gradflow.frontend.watchdog import guarded
@@ -34,6 +35,7 @@ class Session:
         self._joins: Counter[int] = Counter()
         self._extra: Counter[str] = Counter()  # what the front end itself put on Horovod's wire
         self._world_ranks: list[int] | None = None  # MPI's rank of each Horovod rank, where init() was told
+        self._recorder: record.Recorder | None = None
         self.generation = 0  # how often Horovod was shut down: what was made before is of no use
 
     def horovod(self) -> Any:
@@ -52,6 +54,8 @@ class Session:
         """
         check_setting(config.load().device)  # a wrong variable is told before ranks wait for each other
         self.horovod().init(comm, process_sets)
+        if config.load().analyze:
+            self._tell_if_alone()
         self._world_ranks = None
         if comm is None:
             return
@@ -109,7 +113,37 @@ class Session:
         reducer = self._reducers.get(world)
         if reducer is None or reducer.closed:
             reducer = self._reducers[world] = default_reducer(world)
+            settings = reducer.config
+            if settings.analyze and self._recorder is None:
+                self._recorder = record.of_process(
+                    settings.analyze, settings.analyze_every, settings.chunk_kib
+                )
+            reducer.recorder = self._recorder
         return reducer
+
+    def record(self, path: str, every: int) -> None:
+        """Record statistics of all gradients in a directory, for ``gradflow analyze``; on any ranks."""
+        self._tell_if_alone()
+        self.end_recording()
+        self._recorder = record.start(path, every, config.load().chunk_kib)
+        self._hand_on()
+
+    def end_recording(self) -> None:
+        """Record no more."""
+        if self._recorder is not None:
+            self._recorder.close()
+        self._recorder = None
+        self._hand_on()
+
+    def _tell_if_alone(self) -> None:
+        if self.horovod().size() == 1:
+            events.warn("one rank exchanges no gradients, so none are recorded for analysis: start two")
+
+    def _hand_on(self) -> None:
+        for reducer in self._reducers.values():
+            reducer.recorder = self._recorder
+            for stream in reducer.streams.values():
+                stream.recorder = self._recorder
 
     def _ranks_in_world(self, ranks: tuple[int, ...] | None) -> tuple[int, ...] | None:
         from mpi4py import MPI

@@ -13,8 +13,9 @@ from hvd_gradflow.keras.bridge import bridge
 from hvd_gradflow.keras.guard import ReportLossCallback
 from hvd_gradflow.keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
 
-__all__ = ["BestModelCheckpoint", "BroadcastGlobalVariablesCallback", "LearningRateScheduleCallback",
-           "LearningRateWarmupCallback", "MetricAverageCallback", "ReportLossCallback"]  # fmt: skip
+__all__ = ["BestModelCheckpoint", "BroadcastGlobalVariablesCallback", "GradientAnalysisCallback",
+           "LearningRateScheduleCallback", "LearningRateWarmupCallback", "MetricAverageCallback",
+           "ReportLossCallback"]  # fmt: skip
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -160,6 +161,39 @@ class MetricAverageCallback(keras.callbacks.Callback):
         if any(other != ranks[0] for other in ranks):
             raise MismatchError(_metrics_differ(ranks))
         logs.update(zip(names, bridge().mean([float(logs[name]) for name in names])))
+
+
+class GradientAnalysisCallback(keras.callbacks.Callback):
+    """Record statistics of the gradients while ``fit`` runs, for ``gradflow analyze`` (docs/analyze.md).
+
+    Give it to every rank, for the noise scale; rank 0 by itself records all the rest.
+
+    Parameters
+    ----------
+    path : str
+        A directory; made if it is missing. One that cannot be written is a warning.
+    every : int
+        Steps from one sample to the next.
+
+    Raises
+    ------
+    ConfigError
+        For less than one step.
+    """
+
+    def __init__(self, path: str, every: int = 25) -> None:
+        super().__init__()
+        if every < 1:
+            raise ConfigError(f"every={every!r}: expected at least 1 step")
+        self.path, self.every = str(path), int(every)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begin to record."""
+        bridge().session.record(self.path, self.every)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Record no more."""
+        bridge().session.end_recording()
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):

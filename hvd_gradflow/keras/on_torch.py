@@ -12,9 +12,9 @@ import torch
 from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.frontend import carrier as common
 from hvd_gradflow.frontend.exchange import Terms
-from hvd_gradflow.frontend.kinds import kind_of
 from hvd_gradflow.frontend.streams import Streams
 from hvd_gradflow.reduce import TensorSpec
+from hvd_gradflow.reduce.layout import kind_of
 from hvd_gradflow.torch import ops
 from hvd_gradflow.torch.choice import Choice, as_choice
 from hvd_gradflow.torch.session import session

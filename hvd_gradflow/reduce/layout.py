@@ -18,6 +18,15 @@ SPLIT_ELEMENTS = 2**16  # from here on a transformed gradient is reduced in two 
 _LARGE = 2**20  # bytes of a gradient for which a message of its own costs less than copying it
 
 
+def kind_of(shape: Sequence[int]) -> str:
+    """Return what a parameter of this shape usually is: ``vector``, ``dense`` or ``conv``."""
+    if len(shape) <= 1:
+        return "vector"
+    if len(shape) == 2:
+        return "dense"
+    return "conv" if len(shape) <= 5 else "other"
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """One gradient.

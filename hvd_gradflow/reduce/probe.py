@@ -198,6 +198,7 @@ class _Trial:
         self._stream = reducer.stream(
             [TensorSpec("probe", (size // 4,), "float32", "dense")], _Whatever(codec), scope=scope
         )
+        self._stream.recorder = None  # these are no gradients
 
     def seconds(self) -> float:
         """Reduce the next part of the values."""

@@ -96,6 +96,7 @@ class Reducer:
         self._joining: Handle | None = None
         self.prober = Prober(self)
         self.streams: dict[str, Any] = {}
+        self.recorder: Any = None  # of statistics of gradients; streams made from now on have it
         lifecycle.register(self)
 
     @property

@@ -10,6 +10,8 @@ import numpy as np
 
 from hvd_gradflow import events
 from hvd_gradflow.codec.policy import as_policy
+from hvd_gradflow.device import arrays
+from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
 from hvd_gradflow.reduce.agreement import announce
 from hvd_gradflow.reduce.bands import Bands
@@ -98,8 +100,9 @@ class GradientStream:
         if twice:
             raise GradflowError(f"scope {scope!r}: several tensors are named {', '.join(map(repr, twice))}")
         self.reducer, self.scope, self.specs = reducer, scope, tuple(specs)
-        self._op = op
-        self._importance = importance
+        self.op = op
+        self.importance = importance
+        self.recorder = reducer.recorder
         self._policy = as_policy(codec).fresh()
         self._steering = Steering(reducer, scope, self._policy)
         self._residuals = Residuals()
@@ -137,10 +140,10 @@ class GradientStream:
         self._normalizer.restart()
         self._bands.restart()
         begun = self._plans > 0
-        self._table = self._steering.begin(self.specs, self._importance)
+        self._table = self._steering.begin(self.specs, self.importance)
         if not begun and (self._policy.ladders() or self._policy.compared):
             # Ranks whose policies differ must not begin to measure, or to agree on what they report.
-            self._compare(dict.fromkeys(self._table, Undecided(self._policy, self._importance))).wait()
+            self._compare(dict.fromkeys(self._table, Undecided(self._policy, self.importance))).wait()
         if self._tuner is not None:
             self._table = self._tuner.restarted()
         elif self._policy.ladders():
@@ -203,6 +206,7 @@ class GradientStream:
                 f"tensor {name!r}: got {source.size} elements of {source.dtype_name}, "
                 f"registered were {slot.spec.elements} of {slot.spec.dtype}"
             )
+        seen = None if self.recorder is None else self.recorder.take(self, slot.spec, source)
         factor = self._factors(filling.bucket).fold
         finite = filling.take(self.reducer.engine, slot, source, self._residuals, factor)
         if filling.normalizes:
@@ -224,7 +228,10 @@ class GradientStream:
             return filling.units[name]
 
         def collect(unit, out=None):
-            return self._collect(lane, filling, slot, unit, out)
+            result = self._collect(lane, filling, slot, unit, out)
+            if seen is not None:
+                seen(result)
+            return result
 
         def after():
             if not lane.outstanding and (lane.sent or not self.max_staleness):
@@ -331,7 +338,7 @@ class GradientStream:
         elif filling.entered.pop(name, False):
             self._bands.leave(filling, slot, unit.finite)
         half = slot.spec.dtype in HALVES
-        saturated = half and self._op == "average" and filling.bucket.codec.lossy
+        saturated = half and self.op == "average" and filling.bucket.codec.lossy
         result = filling.give(self.reducer.engine, slot, out, saturated)
         self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:
@@ -382,6 +389,15 @@ class GradientStream:
             return self._lanes.places[name]
         except KeyError:
             raise GradflowError(f"scope {self.scope!r} has no tensor {name!r}") from None
+
+    def on_host(self, array: Any) -> ArrayView:
+        """Return one of this stream's gradients or results in C order on the host; copied from the device."""
+        placed = self._placed
+        if isinstance(array, ArrayView):
+            return placed.fetch(array) if array.device and placed is not None else array
+        if placed is None or arrays.place_of(array)[0] in arrays.HOST:
+            return arrays.contiguous(array)
+        return placed.fetch(array)
 
     def codecs(self) -> dict[str, Any]:
         """Return the codec of each tensor at this moment."""

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_gradflow.errors import UnsupportedError
-from hvd_gradflow.frontend.kinds import kind_of
 from hvd_gradflow.reduce import TensorSpec
+from hvd_gradflow.reduce.layout import kind_of
 
 DTYPES = {
     tf.float32: "float32",

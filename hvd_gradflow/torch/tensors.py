@@ -12,8 +12,8 @@ import torch
 from hvd_gradflow.device.arrays import DTYPES as CODES
 from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.errors import ConfigError, UnsupportedError
-from hvd_gradflow.frontend.kinds import kind_of
 from hvd_gradflow.reduce import TensorSpec
+from hvd_gradflow.reduce.layout import kind_of
 from hvd_gradflow.reduce.place import say
 
 DTYPES = {

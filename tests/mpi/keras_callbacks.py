@@ -25,8 +25,9 @@ from callbacks_common import (
     recorder,
 )
 
+from hvd_gradflow.analyze import recording
 from hvd_gradflow.errors import ConfigError, MismatchError
-from hvd_gradflow.keras import callbacks
+from hvd_gradflow.keras import DistributedOptimizer, callbacks
 
 
 @check
@@ -146,6 +147,26 @@ def different_models_are_an_error():
     model = network(width=8 + hvd.rank())
     with raises(MismatchError, "weights", "(6, 8)", "(6, 9)", "local_variables"):
         fit(model, callbacks.BroadcastGlobalVariablesCallback(0), samples=4)
+
+
+@check
+def gradients_are_recorded_while_it_fits():
+    directory = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0, name="directory")
+    model = network(DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    fit(model, samples=4)  # streams that are open already are recorded, too
+    fit(model, callbacks.GradientAnalysisCallback(directory, every=2), samples=16)
+    fit(model, samples=4)
+    hvd.allgather_object(0, name="recorded")
+    if hvd.rank() == 0:
+        (stream,), remarks = recording.read(directory)
+        assert remarks == [] and stream.ranks == hvd.size()
+        assert sorted(stream.reduced) == [0, 1, 2, 3]
+        assert all(sorted(ranks) == list(range(hvd.size())) for ranks in stream.local.values())
+        assert sorted(layer.elements for layer in stream.layers) == sorted(
+            w.size for w in numpy(model.trainable_weights)
+        )
+    with raises(ConfigError, "every=0: expected at least 1 step"):
+        callbacks.GradientAnalysisCallback(directory, every=0)
 
 
 @check

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 
 import numpy as np
 from mpi4py import MPI
 
+from hvd_gradflow.analyze import recording
+from hvd_gradflow.analyze.record import Recorder
 from hvd_gradflow.codec import get
 from hvd_gradflow.codec.policy import Policy
 from hvd_gradflow.errors import GradflowError
@@ -263,7 +266,48 @@ def sets(_: Reducer) -> None:
     check("world", np.allclose(world.allreduce(np.ones(3, np.float32), "w", op="sum"), comm.size))
 
 
+def recorded(r: Reducer) -> None:
+    """Norms of what each rank had and of their average, whatever the operation, and under staleness."""
+    directory = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
+    r.recorder = recorder = Recorder(directory, 1, comm.rank, 65536)
+    expected = {}
+    for op, stale in (("average", 0), ("sum", 1)):
+        stream = r.stream(SPECS, "none", scope=f"recorded {op}", op=op, max_staleness=stale)
+        own, mean, due = [], [], []
+        for _ in range(4):
+            grads = gradients()
+            own.append(comm.allgather([float((g.astype(np.float64) ** 2).sum()) for g in grads.values()]))
+            mean.append([float((m**2).sum()) for m in mean_of(grads).values()])
+            due.append([stream.submit(n, g) for n, g in grads.items()])
+            stream.advance()
+            if len(due) > stale:
+                for handle in due.pop(0):
+                    handle.wait()
+        for handle in (h for step in due for h in step):
+            handle.wait()
+        expected[f"recorded {op}"] = own, mean
+        stream.close()
+    r.recorder = None
+    recorder.close()
+    comm.Barrier()
+    good = {name: True for name in expected}
+    if comm.rank == 0:
+        for stream in recording.read(directory)[0]:
+            own, mean = expected[stream.scope]
+            names = [layer.name for layer in stream.layers]
+            ok = names == [s.name for s in SPECS] and stream.ranks == comm.size and len(stream.reduced) == 4
+            for step in range(4):
+                local = [stream.local[step][q] for q in range(comm.size)]
+                ok &= np.allclose(local, own[step], rtol=1e-6)
+                ok &= np.allclose(stream.reduced[step], mean[step], rtol=2e-3)
+            good[stream.scope] = (
+                ok and {"conv", "large"} <= stream.statistics[0].keys() and 1 in stream.cosines
+            )
+    for name, ok in good.items():
+        check(name, ok)
+
+
 if __name__ == "__main__":
     with Reducer(comm) as reducer:
-        for part in (buckets, partial, telescopes, moving, adaptive, sick, in_place, joining, sets):
+        for part in (buckets, partial, telescopes, moving, adaptive, sick, in_place, joining, recorded, sets):
             part(reducer)

@@ -56,4 +56,4 @@ def test_streams(ranks, per_node):
     env = {"GRADFLOW_RANKS_PER_NODE": str(per_node)}
     run = mpirun(ranks, [program], timeout=150, env=env).check()
     assert "FAILED" not in run.stdout, run.stdout
-    assert run.stdout.count("OK ") == 36
+    assert run.stdout.count("OK ") == 38

@@ -3,6 +3,7 @@
 from hvd_gradflow.keras.callbacks import (
     BestModelCheckpoint,
     BroadcastGlobalVariablesCallback,
+    GradientAnalysisCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
     MetricAverageCallback,
@@ -12,6 +13,7 @@ from hvd_gradflow.keras.callbacks import (
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "GradientAnalysisCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
