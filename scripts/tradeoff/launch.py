@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -96,6 +97,8 @@ def _launch(plan: Path, watched: Path, timeout: float) -> str | None:
     mark = uuid.uuid4().hex
     words = [str(SCRIPTS / "launch.sh"), str(RANKS), sys.executable, str(SCRIPTS / "frontier.py")]
     environment = {**os.environ, running.MARK: mark, "GRADFLOW_RANKS_PER_NODE": "1"}
+    # Who is asked to end takes the ranks with it: they are in a session of their own.
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     process = subprocess.Popen(
         [*words, "--worker", str(plan)], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -113,6 +116,7 @@ def _launch(plan: Path, watched: Path, timeout: float) -> str | None:
                 return f"took longer than {timeout:g} s (--timeout)"
     finally:
         running.end(process, mark, sweep=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _size(path: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from math import hypot
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from .analysis import Row
 from .settings import OURS, REFERENCE
 from .tasks import Task
 
-# Colours of Okabe and Ito (2008), that people who see few colours tell apart; markers differ besides.
+# Mostly colours of Okabe and Ito (2008), that people who see few colours tell apart; markers differ besides.
 STYLES = {
     "none": ("#000000", "*"),
     "fixed width": ("#56B4E9", "s"),
@@ -21,14 +21,16 @@ STYLES = {
     "powersgd": ("#009E73", "o"),
     "deadzone": ("#0072B2", "o"),
     "wavelet": ("#8C510A", "P"),
-    "adaptive": ("#D55E00", "X"),
+    "adaptive": ("#882255", "X"),
     "sparse gradients": ("#F0E442", "h"),
     "Horovod fp16": ("#555555", "s"),
     "DDP PowerSGD hook": ("#555555", "o"),
 }
 WORST = 0.9  # of the reference: what is worse is drawn at the border, with its value
-# Where a point's text may stand, in points, nearest first.
-PLACES = tuple((dx * f, dy * f) for f in (1, 1.8, 2.8) for dx, dy in product((6, -6), (5, -5)))
+# Where a point's text may stand, in points from it, nearest first; from FAR on a line leads there.
+DIRECTIONS = ((6, 5), (6, -5), (-6, 5), (-6, -5), (0, 8), (0, -8))
+PLACES = tuple((f * dx, f * dy) for f in (1, 1.8, 2.8, 4, 5.5) for dx, dy in DIRECTIONS)
+FAR = 14
 
 
 def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
@@ -40,14 +42,14 @@ def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     for task, rows in found.items():
-        figure = Figure(figsize=(8.5, 5.5), layout="constrained")
+        figure = Figure(figsize=(10, 6.5), layout="constrained")
         axes = figure.subplots()
         _panel(axes, task, rows)
         _legend(figure, [axes], columns=4)
         _name(figure, axes, task, rows)
         figure.savefig(folder / f"frontier-{task.key}.png", dpi=150)
     if found:
-        figure = Figure(figsize=(6.5 * len(found), 6), layout="constrained")
+        figure = Figure(figsize=(7.5 * len(found), 6.5), layout="constrained")
         panels = figure.subplots(1, len(found), squeeze=False)[0]
         for axes, (task, rows) in zip(panels, found.items(), strict=True):
             _panel(axes, task, rows)
@@ -63,15 +65,20 @@ def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
     low, high = factor * min(base.values), factor * max(base.values)
     axes.axhspan(low, high, color="0.85", zorder=0, label="none, all seeds")
     axes.axhline(factor * base.mean, color="0.6", linewidth=0.8, zorder=0)
-    steps = sorted((row.bytes / 1e3, factor * row.mean) for row in rows if row.frontier)
+    shown = [row for row in rows if row.kept >= WORST]
+    steps = sorted((row.bytes / 1e3, factor * row.mean) for row in shown if row.frontier)
     steps.append((max(row.bytes for row in rows) / 1e3, steps[-1][1]))
     axes.plot(
-        *zip(*steps), drawstyle="steps-post", color="0.45", linewidth=1, linestyle=":", label="Pareto frontier"
+        *zip(*steps),
+        drawstyle="steps-post",
+        color="0.45",
+        linewidth=1,
+        linestyle=":",
+        label="Pareto frontier",
     )
-    for family in dict.fromkeys(row.setting.family for row in rows):
-        mine = [row for row in rows if row.setting.family == family and row.kept >= WORST]
-        if not mine:
-            continue
+    there = {row.setting.family for row in shown}
+    for family in sorted(there, key=lambda f: list(STYLES).index(f) if f in STYLES else len(STYLES)):
+        mine = [row for row in shown if row.setting.family == family]
         ours = mine[0].setting.system == OURS
         colour, marker = STYLES.get(family, ("#000000", "."))
         means = [factor * row.mean for row in mine]
@@ -109,19 +116,19 @@ def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
 
 def _off_scale(axes: Any, task: Task, rows: Sequence[Row]) -> None:
     """What is far worse than all others: an arrow at the lower border, with its name and value."""
+    for row in rows:  # the axis is to reach that far
+        axes.plot([row.bytes / 1e3], [axes.get_lines()[0].get_ydata()[0]], linestyle="none")
     for i, row in enumerate(rows):
-        text = f"{row.setting.key}: {task.metric.digits_of(row.mean)}"
-        where = (row.bytes / 1e3, 0.02)
+        place = axes.transAxes.inverted().transform(axes.transData.transform((row.bytes / 1e3, 0)))[0]
         axes.annotate(
-            text,
-            where,
-            xytext=(0, 14 + 11 * (i % 3)),
+            f"{row.setting.key}: {task.metric.digits_of(row.mean)}",
+            (row.bytes / 1e3, 0.005),
+            xytext=(0, 16 + 11 * (i % 4)),
             textcoords="offset points",
             xycoords=("data", "axes fraction"),
             fontsize=8,
-            ha="center",
-            color=STYLES.get(row.setting.family, ("#000000", "."))[0],
-            arrowprops={"arrowstyle": "->", "color": "0.4"},
+            ha="left" if place < 0.3 else "right" if place > 0.7 else "center",
+            arrowprops={"arrowstyle": "->", "color": "0.4", "shrinkA": 0},
         )
 
 
@@ -135,31 +142,48 @@ def _legend(figure: Any, panels: Sequence[Any], columns: int) -> None:
 
 def _name(figure: Any, axes: Any, task: Task, rows: Sequence[Row]) -> None:
     """Write beside each point what tells it from its family, where it covers least."""
+    from matplotlib.patheffects import withStroke
+    from matplotlib.transforms import Bbox
+
     figure.canvas.draw()  # fixes the axes' size, so that texts and points can be compared
     shown = [row for row in rows if row.kept >= WORST]
-    points = [axes.transData.transform((row.bytes / 1e3, task.metric.factor * row.mean)) for row in shown]
-    taken: list[Any] = []
-    for row, point in zip(shown, points, strict=True):
+    places = [(row.bytes / 1e3, task.metric.factor * row.mean) for row in shown]
+    markers = [
+        Bbox.from_extents(x - 9, y - 9, x + 9, y + 9) for x, y in map(axes.transData.transform, places)
+    ]
+    taken = list(markers)
+    for row, place, marker in zip(shown, places, markers, strict=True):
         if not row.setting.point:
             continue
-        text = axes.annotate(row.setting.point, (row.bytes / 1e3, task.metric.factor * row.mean), fontsize=8)
-        best = None
-        for dx, dy in PLACES:
-            text.set(
-                position=(dx, dy),
-                ha="left" if dx > 0 else "right",
-                va="bottom" if dy > 0 else "top",
-            )
-            text.xyann, text.anncoords = (dx, dy), "offset points"
-            box = text.get_window_extent()
-            covered = sum(box.overlaps(other) for other in taken)
-            covered += sum(bool(box.contains(*other)) for other in points if other is not point)
-            covered += not (axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1)
-            if best is None or covered < best[0]:
-                best = covered, (dx, dy), box
-            if not covered:
-                break
-        _, (dx, dy), box = best
-        text.set(ha="left" if dx > 0 else "right", va="bottom" if dy > 0 else "top")
-        text.xyann = dx, dy
-        taken.append(box)
+        text = axes.annotate(
+            row.setting.point,
+            place,
+            xytext=PLACES[0],
+            textcoords="offset points",
+            fontsize=8,
+            path_effects=[withStroke(linewidth=2, foreground="white")],
+            zorder=6,
+        )
+        others = [box for box in taken if box is not marker]
+
+        def covered(where: tuple[float, float], text: Any = text, others: Any = others) -> float:
+            box = _put(text, where)
+            inside = axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1
+            return sum(box.overlaps(other) for other in others) + 2 * (not inside)
+
+        best = min(PLACES, key=covered)
+        taken.append(_put(text, best))
+        if hypot(*best) >= FAR:
+            line = {"arrowstyle": "-", "color": "0.5", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
+            axes.annotate("", place, xytext=best, textcoords="offset points", arrowprops=line, zorder=1)
+
+
+def _put(text: Any, where: tuple[float, float]) -> Any:
+    """Put a text there, from its point; return the box that it takes."""
+    dx, dy = where
+    text.xyann = where
+    text.set(
+        ha="left" if dx > 0 else "right" if dx < 0 else "center",
+        va="bottom" if dy > 0 else "top",
+    )
+    return text.get_window_extent()

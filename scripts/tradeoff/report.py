@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from .analysis import Row, Verdict
 from .tasks import Task
 
-CAPTION = (
-    "Bytes are what one rank gives to the network in one step, both legs. Ours are counted, headers and messages "
-    "included; of Horovod's and DDP's allreduces between N ranks it is 2 (N - 1) / N of the bytes handed to them, "
-    "as a ring sends them, and the first 10 steps of PowerSGD's hook, which go uncompressed, do not count. "
-    "*Against none*: the mean over that of `none` (for a loss, the other way round). *Within*: the mean is no "
-    "worse than the worst seed of `none`. *: no other setting is as good with as few bytes. Seconds are of a "
-    "machine that did other things as well."
-)
+CAPTION = """\
+Bytes are what one rank gives to the network in one step, both legs. Ours are counted, headers and messages
+included; of Horovod's and DDP's allreduces between N ranks it is 2 (N - 1) / N of the bytes handed to them,
+as a ring sends them, and the first 10 steps of PowerSGD's hook, which go uncompressed, do not count.
+*Against none*: the mean over that of `none` (for a loss, the other way round). *Within*: the mean is no worse
+than the worst seed of `none`. A star: no other setting is as good with as few bytes. Milliseconds are of a
+machine that did other things as well."""
 
 
 def table(task: Task, rows: Sequence[Row]) -> str:

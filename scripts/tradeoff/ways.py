@@ -31,7 +31,7 @@ class Way(TorchExchange):
         return self.wrapped
 
     def counters(self) -> tuple[int, int]:
-        """Bytes of a rank so far, and what they had been uncompressed, averaged over the ranks; collective."""
+        """Bytes of a rank so far, and what they had been uncompressed, on average; collective."""
         all_ranks = self.ours.allgather_object(super().counters())
         sent, uncompressed = (sum(counts) // len(all_ranks) for counts in zip(*all_ranks, strict=True))
         return sent, uncompressed
