@@ -217,6 +217,65 @@ def test_without_its_text_the_fix_is_named(monkeypatch, tmp_path, program, words
     assert words in str(error.value)
 
 
+FRONTIER = SCRIPTS / "frontier.py"
+
+
+def frontier(journal, data, *words, timeout=200):
+    """Run scripts/frontier.py on the task of images."""
+    words = [FRONTIER, "--tasks", "fashion", "--seeds", 3, "--data", data, "--journal", journal, *words]
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, timeout=timeout, env=ENVIRONMENT
+    )
+    return done, [json.loads(line) for line in journal.read_text().splitlines()]
+
+
+@pytest.mark.mpi
+def test_the_frontier_trains_all_settings_in_one_launch(tmp_path, small_fashion):
+    only = (
+        "--only",
+        "log4",
+        "horovod-fp16",
+        "ddp-powersgd-1",
+        "--steps",
+        12,
+        "--json",
+        tmp_path / "rows.json",
+    )
+    done, events = frontier(tmp_path / "journal.jsonl", small_fashion, *only)
+    assert done.returncode == 0, done.stderr
+    found = {e["setting"]: e for e in events if e["event"] == "done"}
+    assert list(found) == ["none", "horovod-fp16", "ddp-powersgd-1", "log4"]
+    assert all(e["same_weights"] and e["steps"] == 12 for e in found.values())
+    sent = {key: e["wire_bytes_per_step"] / (4 * 308_074) for key, e in found.items()}
+    assert sent["none"] == pytest.approx(1, rel=0.01)
+    assert sent["horovod-fp16"] == 0.5
+    assert sent["log4"] == pytest.approx(1 / 7.6, rel=0.05)
+    assert 0.01 < sent["ddp-powersgd-1"] < 0.03
+    hashes = {e["weights_sha256"][0] for e in found.values()}
+    assert len(hashes) == 4  # each went its own way
+    rows = json.loads((tmp_path / "rows.json").read_text())["tasks"]["fashion"]
+    assert [row["setting"] for row in rows] == ["none", "horovod-fp16", "log4", "ddp-powersgd-1"]
+    again, same = frontier(tmp_path / "journal.jsonl", small_fashion, *only, "--resume", timeout=60)
+    assert (again.returncode, same) == (0, events)  # there was nothing left to train
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_what_fails_costs_the_frontier_one_setting(tmp_path, small_fashion):
+    from tradeoff import launch, tasks
+    from tradeoff.journal import Journal, in_order
+
+    journal, task, said = Journal(tmp_path / "journal.jsonl"), tasks.BY_KEY["fashion"], []
+    runs = in_order(["none", "log4", "int8"], [0, 1], task.key)
+    recipes = {f"fashion/{key}": {**task.recipe(1), "options": {}} for key in ("none", "log4", "int8")}
+    recipes["fashion/log4"]["batch_size"] = 4096  # more than there are samples
+    launch.trained(runs, recipes, journal, small_fashion, 120, said.append)
+    done = [run for run in runs if run.setting != "log4"]
+    assert list(journal.results(recipes)) == done
+    assert len(said) == 1 and "fashion, log4, seed 0: failed, and is left out: " in said[0]
+    assert "128 samples a rank make no step of 1 x 4096" in said[0]
+
+
 def test_missing_images_are_one_sentence_with_the_fix(tmp_path):
     done = subprocess.run(
         [sys.executable, str(FASHION), "--data", str(tmp_path)],

@@ -21,8 +21,10 @@ def contenders(gradients: Gradients, codecs: list[str]) -> Iterator[Contender]:
         yield _powersgd(gradients, codec) if codec.startswith("powersgd") else _hook(gradients, codec)
 
 
-def wrapped(module: Any, codec: str) -> Any:
+def wrapped(module: Any, codec: str, start: int = _UNCOMPRESSED) -> Any:
     """Return a module in DDP with the hook of a codec; ``fp32`` is what it does by itself.
+
+    The first `start` steps of PowerSGD go uncompressed.
 
     PowerSGD gets all in one bucket: each of its buckets takes several operations, started as the one before
     ends, and on Gloo those of two buckets under way may start in another order on each rank, which crashes.
@@ -37,11 +39,11 @@ def wrapped(module: Any, codec: str) -> Any:
         gradient_as_bucket_view=True,
         bucket_cap_mb=largest if codec.startswith("powersgd") else None,
     )
-    _register(model, codec)
+    _register(model, codec, start)
     return model
 
 
-def _register(model: Any, codec: str) -> None:
+def _register(model: Any, codec: str, start: int) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if codec == "fp16":
@@ -50,7 +52,7 @@ def _register(model: Any, codec: str) -> None:
         state = powerSGD_hook.PowerSGDState(
             None,
             matrix_approximation_rank=int(found[1]),
-            start_powerSGD_iter=_UNCOMPRESSED,
+            start_powerSGD_iter=start,
             use_error_feedback=True,
             warm_start=True,
         )

@@ -32,6 +32,12 @@ def _images(found: Data) -> Data:
     return Data(*map(torch.from_numpy, arrays)).with_inputs(lambda x: x.unsqueeze(1)).normalized()
 
 
+def movielens(limit: int | None = None) -> Data:
+    """Return :func:`training.samples.movielens`."""
+    found = samples.movielens(limit)
+    return Data(*map(torch.from_numpy, (found.train_x, found.train_y, found.test_x, found.test_y)))
+
+
 def bible(limit: int | None = None, context: int = 64, program: str = "bible") -> Data:
     """Return the King James Bible in characters, as Debian's package bible-kjv prints it.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from .data import Data, batches, shard
 from .plan import Progress, schedule, steps_of
@@ -17,14 +17,24 @@ from .torch_exchange import TorchExchange
 
 
 def optimizer_for(model: torch.nn.Module, name: str, lr: float, size: int) -> torch.optim.Optimizer:
-    """SGD with a rate scaled by the number of ranks (Goyal et al. 2017, section 2.1), or AdamW with `lr`."""
+    """SGD with a rate scaled by the number of ranks (Goyal et al. 2017, section 2.1), or another with `lr`.
+
+    Adagrad takes sparse gradients too, and steps by them as by dense ones.
+    """
     if name == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    if name == "adagrad":
+        return torch.optim.Adagrad(model.parameters(), lr=lr)
     return torch.optim.SGD(model.parameters(), lr=lr * size, momentum=0.9, weight_decay=1e-4)
 
 
 def loss_of(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy, in nats, of all that is to be said: a label an image, or one for each character."""
+    """Mean cross entropy, in nats, of all that is to be said: a label an image, or one for each character.
+
+    Of ratings, the mean squared error.
+    """
+    if y.is_floating_point():
+        return mse_loss(model(x), y)
     return cross_entropy(model(x).flatten(0, -2), y.flatten())
 
 
@@ -95,13 +105,26 @@ def accuracy(model: torch.nn.Module, data: Data, exchange: TorchExchange) -> flo
     return exchange.mean(float(right), "accuracy.right") * exchange.size / len(data.test_y)
 
 
-@torch.no_grad()
 def validation_loss(model: torch.nn.Module, data: Data, exchange: TorchExchange) -> float:
     """Mean cross entropy, in nats a character, of all test pieces; each rank looks at its share."""
+    return _test_loss(model, data, exchange, "validation_loss.total")
+
+
+def validation_rmse(model: torch.nn.Module, data: Data, exchange: TorchExchange) -> float:
+    """Root of the mean squared error of all test ratings; each rank looks at its share."""
+    return _test_loss(model, data, exchange, "validation_rmse.total") ** 0.5
+
+
+@torch.no_grad()
+def _test_loss(model: torch.nn.Module, data: Data, exchange: TorchExchange, name: str) -> float:
     model.eval()
     mine = shard(len(data.test_y), exchange.rank, exchange.size)
     total = sum(loss_of(model, data.test_x[i], data.test_y[i]).item() * len(i) for i in mine.split(100))
-    return exchange.mean(total, "validation_loss.total") * exchange.size / len(data.test_y)
+    return exchange.mean(total, name) * exchange.size / len(data.test_y)
 
 
-MEASURES = {"accuracy": accuracy, "validation_loss": validation_loss}  # by the key of metrics.METRICS
+MEASURES = {  # by the key of metrics.METRICS
+    "accuracy": accuracy,
+    "validation_loss": validation_loss,
+    "validation_rmse": validation_rmse,
+}

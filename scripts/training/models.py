@@ -95,6 +95,24 @@ def resnet18() -> nn.Module:
     )
 
 
+def resnet() -> nn.Module:
+    """Basic blocks of 32, 64 and 128 channels after a first convolution of stride 2: 308,074 parameters.
+
+    A residual network that learns on one core.
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        Residual(32, 32, 1),
+        Residual(32, 64, 2),
+        Residual(64, 128, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
+
+
 class Block(nn.Module):
     """A decoder block with the norms before attention and dense layers (Radford et al. 2019, section 2.3)."""
 
@@ -152,5 +170,31 @@ def text_net() -> nn.Module:
     return CharacterTransformer(63, 64, width=192, layers=4, heads=6)
 
 
-FASHION_MODELS = {"small": small_net, "plain": plain_net, "resnet18": resnet18}
-TEXT_MODELS = {"small": small_text_net, "large": text_net}
+def tiny_text_net() -> nn.Module:
+    """Two blocks of width 96: 242,112 parameters."""
+    return CharacterTransformer(63, 64, width=96, layers=2, heads=3)
+
+
+class Recommender(nn.Module):
+    """Ratings of pairs of a user and a film: the dot product of their vectors, and two dense layers of both.
+
+    With `sparse` the gradients of the vectors have only the rows of a batch's users and films.
+    """
+
+    def __init__(self, users: int, films: int, width: int = 32, sparse: bool = False) -> None:
+        super().__init__()
+        self.users = nn.Embedding(users, width, sparse=sparse)
+        self.films = nn.Embedding(films, width, sparse=sparse)
+        self.rest = nn.Sequential(nn.Linear(2 * width, 64), nn.ReLU(), nn.Linear(64, 1))
+        for table in (self.users, self.films):
+            nn.init.uniform_(table.weight, -0.05, 0.05)  # as Keras does
+        nn.init.constant_(self.rest[-1].bias, 3.5)  # stars, of 0.5 to 5
+
+    def forward(self, x):
+        """Return the ratings (N) of users and films x (N x 2)."""
+        user, film = self.users(x[:, 0]), self.films(x[:, 1])
+        return (user * film).sum(1) + self.rest(torch.cat((user, film), 1)).squeeze(1)
+
+
+FASHION_MODELS = {"small": small_net, "plain": plain_net, "resnet": resnet, "resnet18": resnet18}
+TEXT_MODELS = {"small": small_text_net, "large": text_net, "tiny": tiny_text_net}

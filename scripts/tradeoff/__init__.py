@@ -1,0 +1,1 @@
+"""Accuracy against bytes: the parts of scripts/frontier.py."""
