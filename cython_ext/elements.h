@@ -253,6 +253,20 @@ GF_FN uint16_t gf_half_code(float v, uint32_t e) {
   return e == 254u && (h & 0x7fffu) == 0x7800u ? (uint16_t)(h - 1u) : h;
 }
 
+// ---- sign1: signs, and the mean magnitude of a block -------------------------------------------------
+
+#define GF_SIGN1_MASKED 0x80000000u  // in a block's scale: a mask tells which elements are zero
+#define GF_SIGN1_LANES 32u           // magnitudes are added in so many lanes, element i in lane i mod 32
+
+// The mean of `count` magnitudes with this sum, which lies between the least and the largest of them: never
+// zero, never infinite.
+GF_FN float gf_sign1_scale(double sum, uint32_t count) { return (float)(sum / (double)count); }
+
+// What is sent for v, which is not zero.
+GF_FN float gf_sign1_value(float v, float scale) {
+  return gf_float(gf_bits(scale) | (gf_bits(v) & 0x80000000u));
+}
+
 // ---- deadzone: one step for a tensor, blocks of 32 -----------------------------------------------------
 
 #define GF_DZ_BLOCK 32u

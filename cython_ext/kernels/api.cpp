@@ -86,7 +86,7 @@ const gf_api kApi = {GF_API_VERSION, find_codec, dither_key, crc32c, load_f32,
 const gf_codec_ops *find_codec(uint16_t id) {
   if (id == kDeadzone) return &kSteppedOps;
   Layout layout = {};
-  return layout_of(id, &layout) ? &kOps : nullptr;
+  return id == kSign1 || layout_of(id, &layout) ? &kOps : nullptr;
 }
 
 const gf_api *api() { return &kApi; }

@@ -148,6 +148,7 @@ size_t decode_uniform_front(const DecodeRun &b, const gf_uniform_block &p) {
 #include "avx2_log4.h"
 #include "avx2_half.h"
 #include "avx2_plain.h"
+#include "avx2_sign1.h"
 
 struct Simd {
   static size_t max_abs(const EncodeRun &b, uint32_t *m) {
@@ -197,6 +198,22 @@ struct Simd {
 
   static size_t encode_none(const EncodeRun &b, uint32_t *m) {
     return b.residual ? encode_none_front<true>(b, m) : encode_none_front<false>(b, m);
+  }
+
+  template <class Words>
+  static size_t sign1_look(const EncodeRun &b, Words *w) {
+    return b.residual ? sign1_look_front<true>(b, w->signs, w->nonzero, w->lanes, &w->count)
+                      : sign1_look_front<false>(b, w->signs, w->nonzero, w->lanes, &w->count);
+  }
+
+  static size_t sign1_lose(const EncodeRun &b, float scale, size_t n) { return sign1_lose_front(b, scale, n); }
+
+  static size_t sign1_put(const DecodeRun &b, const uint8_t *mask, const uint8_t *signs, float scale) {
+    if (mask)
+      return b.add ? sign1_put_front<true, true>(b, mask, signs, scale)
+                   : sign1_put_front<true, false>(b, mask, signs, scale);
+    return b.add ? sign1_put_front<false, true>(b, mask, signs, scale)
+                 : sign1_put_front<false, false>(b, mask, signs, scale);
   }
 
   static size_t load_half(const uint8_t *src, float *dst, size_t n, uint32_t *m) {

@@ -1,6 +1,7 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -20,6 +21,7 @@ namespace {
 #include "scalar_blocks.h"
 #include "avx2_blocks.h"
 #include "block_loops.h"
+#include "sign1_blocks.h"
 #include "deadzone_bits.h"
 #include "deadzone_scalar.h"
 #include "avx2_deadzone.h"

@@ -89,6 +89,11 @@ struct Level {
   void (*decode_deadzone)(const DeadzoneDecode &run);
   bool (*squeeze_deadzone)(DeadzoneSqueeze *run);
   bool (*unsqueeze_deadzone)(DeadzoneUnsqueeze *run);
+  // Returns the bytes behind the table of scales.
+  size_t (*encode_sign1)(const EncodeRun &run, bool *nonfinite);
+  // Whether an encoder can have made this, with `bytes` behind the table.
+  bool (*check_sign1)(const DecodeRun &run, size_t bytes, bool *nonfinite);
+  void (*decode_sign1)(const DecodeRun &run);
   // Whether no code of this width (8, 4, 2) is the most negative one, which encoders never write.
   bool (*codes_valid)(int bits, const uint8_t *codes, size_t bytes);
   uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t bytes);

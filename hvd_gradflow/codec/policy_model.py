@@ -12,6 +12,7 @@ MESSAGE_BYTES = 32  # around a payload: the engine's own header, and the two sta
 # of 64 to 4096: 0.0378 to 0.042 (tests/codec/test_policy_model.py measures it again).
 LOG4_ERROR = 0.038
 MEAN_SQUARE_SIGNIFICAND = 1.85  # of the same samples, weighted by energy
+SIGN1_ERROR = 0.5  # one less the mean magnitude squared over the mean square: 0.36 (Gauss), 0.5, 0.59
 WORST_ERROR = 0.7  # of int2, which keeps the largest values of a block only; the same samples: 0.6 to 0.8
 
 
@@ -62,6 +63,8 @@ def rounding_error(codec: Any) -> float:
         return step**2 / 12.0 / MEAN_SQUARE_SIGNIFICAND
     if getattr(codec, "stepped", False):
         return deadzone_error(codec)
+    if codec.name == "sign1":
+        return SIGN1_ERROR
     levels = 2 ** (round(codec.bits_per_element) - 1) - 1  # positive levels of a symmetric uniform quantizer
     step_energy = crest_energy(config.get("block") or 1) / max(levels, 1) ** 2
     return min(stochastic * step_energy / 12.0, WORST_ERROR)

@@ -12,6 +12,7 @@ from hvd_gradflow.device import numpy_deadzone as deadzone
 from hvd_gradflow.device import numpy_deadzone_entropy as entropy
 from hvd_gradflow.device import numpy_floats as floats
 from hvd_gradflow.device import numpy_log4 as log4
+from hvd_gradflow.device import numpy_sign1 as sign1
 from hvd_gradflow.device import numpy_uniform as uniform
 from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import BFLOAT16, FLOAT16, ArrayView
@@ -26,6 +27,7 @@ _CODECS: dict[int, tuple] = {
     **dict.fromkeys(wire.UNIFORM, (uniform.encode, uniform.content, uniform.decode)),
     wire.LOG4: (log4.encode, log4.content, log4.decode),
     wire.DEADZONE: (None, deadzone.content, deadzone.decode),
+    wire.SIGN1: (sign1.encode, sign1.content, sign1.decode),
 }
 
 # GF_ENERGY_CHUNK and GF_ENERGY_LANES in cython_ext/elements.h.

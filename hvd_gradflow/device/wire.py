@@ -20,7 +20,7 @@ FLAG_ENTROPY = 4  # deadzone only: the body is entropy coded
 MIN_BLOCK = 32
 MAX_BLOCK = 32768
 
-NONE, FP16, BF16, INT8, INT4, INT2, LOG4, DEADZONE = range(1, 9)
+NONE, FP16, BF16, INT8, INT4, INT2, LOG4, DEADZONE, SIGN1 = range(1, 10)
 # Wire id: name, bits of a code, bytes of a block's scale (0: no blocks), whether it can round stochastically.
 CODECS = {
     NONE: ("none", 32, 0, False),
@@ -31,7 +31,10 @@ CODECS = {
     INT2: ("int2", 2, 4, True),
     LOG4: ("log4", 4, 1, True),
     DEADZONE: ("deadzone", 0, 0, False),  # blocks without scales, and a size that depends on the content
+    SIGN1: ("sign1", 1, 4, False),  # one or two bits for each element of a block, or none
 }
+# Bodies whose length depends on the content.
+VARIABLE = (DEADZONE, SIGN1)
 UNIFORM = (INT8, INT4, INT2)
 
 # gf_wire_status of cython_ext/gf_api.h.
@@ -122,13 +125,16 @@ def body_bytes(spec: dict[str, Any], n: int) -> int:
     """Bytes of a body of `n` elements; the most there can be, where it depends on the content."""
     if spec["id"] == DEADZONE:
         return deadzone.max_body(n)
+    if spec["id"] == SIGN1:
+        return scale_bytes(spec, n) + 2 * ((n + 7) // 8)
     return scale_bytes(spec, n) + (n * CODECS[spec["id"]][1] + 7) // 8
 
 
 def length_fits(spec: dict[str, Any], n: int, length: int) -> bool:
     """Whether a body of `n` elements can have `length` bytes."""
     most = body_bytes(spec, n)
-    return 4 <= length <= most if spec["id"] == DEADZONE else length == most
+    least = {DEADZONE: 4, SIGN1: scale_bytes(spec, n)}.get(spec["id"], most)
+    return least <= length <= most
 
 
 def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> None:
@@ -157,7 +163,7 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
     if status == TRUNCATED or (status == BAD_LENGTH and payload.size < total):
         raise WireError(f"payload of {payload.size} bytes is truncated: its header announces {total}")
     if status == BAD_LENGTH:
-        expected = f"{'at most ' * (spec['id'] == DEADZONE)}{HEADER_BYTES + body_bytes(spec, n)}"
+        expected = f"{'at most ' * (spec['id'] in VARIABLE)}{HEADER_BYTES + body_bytes(spec, n)}"
         raise WireError(
             f"payload of {payload.size} bytes whose header announces {total}:"
             f" expected {expected} for {n} elements"

@@ -74,6 +74,8 @@ def error_bound(codec, x: np.ndarray, payload: np.ndarray | None = None) -> np.n
             return np.maximum(magnitude, lowest)
         # 2^128 does not exist, so values next to it become 2^127.
         return np.maximum(magnitude / np.where(magnitude < 1.5 * 2.0**127, 3, 2), lowest / 2)
+    if codec.name == "sign1":
+        return np.maximum(magnitude, largest - magnitude)  # their mean is between zero and the largest
     step = largest / (2 ** (codec.spec()["bits"] - 1) - 1)
     return step * (1.0 if stochastic else 0.5) * (1 + 1e-5) + tiny
 
