@@ -7,7 +7,8 @@ inline void add_magnitudes(__m256 magnitude, __m256d *low, __m256d *high) {
 }
 
 template <bool kResidual>
-size_t sign1_look_front(const EncodeRun &b, uint32_t *signs, uint32_t *nonzero, double *lanes, size_t *count) {
+size_t sign1_look_front(const EncodeRun &b, uint32_t *signs, uint32_t *nonzero, double *lanes,
+                        size_t *count) {
   constexpr size_t ahead = 256;  // elements; see max_abs_of
   const __m256 positive = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)), zero = _mm256_setzero_ps();
   __m256d sums[8];

@@ -7,6 +7,7 @@
 #include "float_env.h"
 #include "levels.h"
 #include "sign1.h"
+#include "topk.h"
 
 namespace gradflow {
 namespace {
@@ -115,6 +116,7 @@ size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, floa
   if (spec_fault(spec)) return 0;
   if (spec.id == kDeadzone) return deadzone_encode(spec, dtype, x, residual, n, out);
   if (spec.id == kSign1) return sign1_encode(spec, dtype, x, residual, n, out);
+  if (spec.id == kTopk) return topk_encode(spec, dtype, x, residual, n, out);
   layout_of(spec.id, &layout);
   uint8_t *const scales = out + sizeof(Header);
   const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
@@ -178,6 +180,7 @@ int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, f
   if (spec_fault(spec)) return GF_WIRE_CODEC;
   if (spec.id == kDeadzone) return deadzone_decode(spec, in, bytes, out, n, add);
   if (spec.id == kSign1) return sign1_decode(spec, in, bytes, out, n, add);
+  if (spec.id == kTopk) return topk_decode(spec, in, bytes, out, n, add);
   const int status = check_payload(spec, in, bytes, n);
   if (status != GF_WIRE_OK) return status;
   Layout layout = {};

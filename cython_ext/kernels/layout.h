@@ -47,7 +47,8 @@ enum CodecId : uint16_t {
   kInt2 = 6,
   kLog4 = 7,
   kDeadzone = 8,
-  kSign1 = 9
+  kSign1 = 9,
+  kTopk = 10
 };
 
 // How a codec lays out its body: per-block entries first, then the codes.
@@ -155,12 +156,34 @@ inline const char *sign1_fault(const gf_codec_spec &spec) {
   return block_fault(spec);
 }
 
+// ---- topk, and the code of ascending indices -----------------------------------------------------------
+
+inline double topk_ratio_of(const gf_codec_spec &spec) {
+  double ratio;
+  memcpy(&ratio, &spec.params[0], sizeof ratio);
+  return ratio;
+}
+
+// The indices of any number of n elements take at most 1.1 n bits (hvd_gradflow/device/wire_topk.py says
+// why).
+inline size_t topk_max_body(size_t n) { return GF_TOPK_FRONT_BYTES + 4 * n + 1 + (n + n / 8 + 7) / 8; }
+
+inline const char *topk_fault(const gf_codec_spec &spec) {
+  if (spec.bits) return "bits do not belong to this codec";
+  if (spec.rounding != GF_NEAREST) return "this codec rounds to nearest only";
+  if (spec.block != 1) return "this codec has no blocks: block must be 1";
+  const double ratio = topk_ratio_of(spec);
+  if (spec.params[1] || !(ratio > 0.0 && ratio <= 1.0)) return "ratio must be above 0 and at most 1";
+  return nullptr;
+}
+
 // ---- All codecs ---------------------------------------------------------------------------------------
 
 // Why a specification cannot be used, or null.
 inline const char *spec_fault(const gf_codec_spec &spec) {
   if (spec.id == kDeadzone) return deadzone_fault(spec);
   if (spec.id == kSign1) return sign1_fault(spec);
+  if (spec.id == kTopk) return topk_fault(spec);
   Layout layout = {};
   if (!layout_of(spec.id, &layout)) return "unknown codec id";
   const bool uniform = spec.id >= kInt8 && spec.id <= kInt2;
@@ -175,6 +198,7 @@ inline const char *spec_fault(const gf_codec_spec &spec) {
 inline size_t max_body_bytes(const gf_codec_spec &spec, size_t n) {
   if (spec.id == kDeadzone) return deadzone_max_body(n);
   if (spec.id == kSign1) return sign1_max_body(spec, n);
+  if (spec.id == kTopk) return topk_max_body(n);
   Layout layout = {};
   if (!layout_of(spec.id, &layout)) return 0;
   return blocks(spec, layout, n) * (size_t)layout.scale_bytes + codes_size(layout, n);
@@ -196,6 +220,7 @@ inline Header new_header(const gf_codec_spec &spec, int dtype, size_t n) {
     h.block_log2 = log2_of(spec.block);
     h.bits = 1;
   }
+  if (spec.id == kTopk) h.bits = 32;
   h.count = n;
   return h;
 }

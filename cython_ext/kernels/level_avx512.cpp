@@ -23,6 +23,8 @@ namespace {
 #include "block_loops.h"
 #include "sign1_blocks.h"
 #include "deadzone_bits.h"
+#include "index_codes.h"
+#include "topk_blocks.h"
 #include "deadzone_scalar.h"
 #include "avx2_deadzone.h"
 #include "deadzone_blocks.h"

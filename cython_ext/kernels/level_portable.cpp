@@ -16,6 +16,8 @@ namespace {
 #include "block_loops.h"
 #include "sign1_blocks.h"
 #include "deadzone_bits.h"
+#include "index_codes.h"
+#include "topk_blocks.h"
 #include "deadzone_scalar.h"
 #include "deadzone_portable.h"
 #include "deadzone_blocks.h"

@@ -65,9 +65,21 @@ def rounding_error(codec: Any) -> float:
         return deadzone_error(codec)
     if codec.name == "sign1":
         return SIGN1_ERROR
+    if codec.name == "topk":
+        return topk_error(codec.ratio)
     levels = 2 ** (round(codec.bits_per_element) - 1) - 1  # positive levels of a symmetric uniform quantizer
     step_energy = crest_energy(config.get("block") or 1) / max(levels, 1) ** 2
     return min(stochastic * step_energy / 12.0, WORST_ERROR)
+
+
+def topk_error(ratio: float) -> float:
+    """Expected energy of all but the largest values over that of all, of Laplace-distributed ones.
+
+    Their magnitudes x have the density exp(-x): those above ln(1/ratio) are the largest, and the integral of
+    x² exp(-x) over them, over its whole (2), is what is sent.
+    """
+    border = math.log(1.0 / ratio)
+    return max(0.0, 1.0 - ratio * (border**2 / 2.0 + border + 1.0))
 
 
 def deadzone_error(codec: Any) -> float:

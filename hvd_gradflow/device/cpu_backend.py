@@ -11,6 +11,7 @@ from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.device.base import Backend
 from hvd_gradflow.device.native import kernels
+from hvd_gradflow.device.wire_topk import check_index_code, check_indices
 
 
 class CpuBackend(Backend):
@@ -87,6 +88,13 @@ class CpuBackend(Backend):
 
     def energy(self, x: np.ndarray) -> float:
         return self._k.energy(x)
+
+    def encode_indices(self, indices: np.ndarray, n: int, out: np.ndarray) -> int:
+        check_indices(indices, n, out)
+        return self._k.encode_indices(indices, n, out)
+
+    def decode_indices(self, code: np.ndarray, n: int, out: np.ndarray) -> None:
+        check_index_code(self._k.decode_indices(code, n, out), code, n, out)
 
     def crc32c(self, data: np.ndarray, crc: int = 0) -> int:
         return self._k.crc32c(data, crc)

@@ -58,6 +58,16 @@ KERNELS = (
     ),
     Kernel("sum_f64", ("out", "sources", "scale"), "The same for float64 arrays."),
     Kernel("energy", ("x",), "Sum of squares, in double and in a fixed order; non-finite elements count 0."),
+    Kernel(
+        "encode_indices",
+        ("indices", "n", "out"),
+        "Code of ascending int64 indices below n (docs/wire-format.md, Indices); return the bytes written.",
+    ),
+    Kernel(
+        "decode_indices",
+        ("code", "n", "out"),
+        "Check the code of out.size indices, as long as code, then write them (int64) to out.",
+    ),
     Kernel("crc32c", ("data", "crc"), "CRC32C of uint8 data, continuing from crc."),
     Kernel(
         "dither_key",

@@ -13,11 +13,13 @@ from hvd_gradflow.device import numpy_deadzone_entropy as entropy
 from hvd_gradflow.device import numpy_floats as floats
 from hvd_gradflow.device import numpy_log4 as log4
 from hvd_gradflow.device import numpy_sign1 as sign1
+from hvd_gradflow.device import numpy_topk as topk
 from hvd_gradflow.device import numpy_uniform as uniform
 from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import BFLOAT16, FLOAT16, ArrayView
 from hvd_gradflow.device.base import Backend
 from hvd_gradflow.device.wire_deadzone import check_segments, entropy_of, read_segments, read_tables
+from hvd_gradflow.device.wire_topk import check_index_code, check_indices
 
 # Wire id: encode, content, decode. deadzone has more of them.
 _CODECS: dict[int, tuple] = {
@@ -28,6 +30,7 @@ _CODECS: dict[int, tuple] = {
     wire.LOG4: (log4.encode, log4.content, log4.decode),
     wire.DEADZONE: (None, deadzone.content, deadzone.decode),
     wire.SIGN1: (sign1.encode, sign1.content, sign1.decode),
+    wire.TOPK: (topk.encode, topk.content, topk.decode),
 }
 
 # GF_ENERGY_CHUNK and GF_ENERGY_LANES in cython_ext/elements.h.
@@ -162,6 +165,9 @@ class NumpyBackend(Backend):
         if spec["id"] == wire.DEADZONE:
             deadzone.add(acc, values)
             return
+        if spec["id"] == wire.TOPK:
+            topk.add(acc, payload[wire.HEADER_BYTES :])
+            return
         with np.errstate(all="ignore"):
             acc += values
         if wire.CODECS[spec["id"]][2]:  # a block that is not finite decodes to the canonical NaN
@@ -211,6 +217,18 @@ class NumpyBackend(Backend):
         while lanes.size > 1:
             lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
         return float(lanes[0])
+
+    def encode_indices(self, indices: np.ndarray, n: int, out: np.ndarray) -> int:
+        check_indices(indices, n, out)
+        code = topk.encode_indices(indices, n)
+        out[: len(code)] = np.frombuffer(code, np.uint8)
+        return len(code)
+
+    def decode_indices(self, code: np.ndarray, n: int, out: np.ndarray) -> None:
+        read = topk.decode_indices(code, n, out.size)
+        check_index_code(read is not None and read[1] == code.size, code, n, out)
+        assert read is not None
+        out[:] = read[0]
 
     def crc32c(self, data: np.ndarray, crc: int = 0) -> int:
         return common.crc32c(data, crc)

@@ -15,8 +15,8 @@ _MASKED = np.uint32(0x80000000)  # in a block's scale: which elements are zero i
 def mean_magnitudes(v: np.ndarray) -> np.ndarray:
     """Return the mean magnitude of each row's elements that are not zero, 0 where all are; all are finite.
 
-    In double and in a fixed order: 32 lanes, lane j adding elements j, j + 32, ...; then the upper half of the
-    lanes is added to the lower one until one is left.
+    In double and in a fixed order: 32 lanes, lane j adding elements j, j + 32, ...; then the upper half of
+    the lanes is added to the lower one until one is left.
     """
     magnitudes = np.abs(v).astype(np.float64).reshape(v.shape[0], v.shape[1] // _LANES, _LANES)
     lanes = np.add.accumulate(magnitudes, axis=1)[:, -1]

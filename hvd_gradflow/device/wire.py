@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.device import wire_deadzone as deadzone
+from hvd_gradflow.device import wire_topk as topk
 from hvd_gradflow.errors import ConfigError, WireError
 
 MAGIC = 0x4647  # "GF"
@@ -20,7 +21,7 @@ FLAG_ENTROPY = 4  # deadzone only: the body is entropy coded
 MIN_BLOCK = 32
 MAX_BLOCK = 32768
 
-NONE, FP16, BF16, INT8, INT4, INT2, LOG4, DEADZONE, SIGN1 = range(1, 10)
+NONE, FP16, BF16, INT8, INT4, INT2, LOG4, DEADZONE, SIGN1, TOPK = range(1, 11)
 # Wire id: name, bits of a code, bytes of a block's scale (0: no blocks), whether it can round stochastically.
 CODECS = {
     NONE: ("none", 32, 0, False),
@@ -32,9 +33,10 @@ CODECS = {
     LOG4: ("log4", 4, 1, True),
     DEADZONE: ("deadzone", 0, 0, False),  # blocks without scales, and a size that depends on the content
     SIGN1: ("sign1", 1, 4, False),  # one or two bits for each element of a block, or none
+    TOPK: ("topk", 32, 0, False),  # values, and where they stand
 }
 # Bodies whose length depends on the content.
-VARIABLE = (DEADZONE, SIGN1)
+VARIABLE = (DEADZONE, SIGN1, TOPK)
 UNIFORM = (INT8, INT4, INT2)
 
 # gf_wire_status of cython_ext/gf_api.h.
@@ -94,6 +96,8 @@ def spec_fault(spec: dict[str, Any]) -> str | None:
         return "unknown codec id"
     if spec["id"] == DEADZONE:
         return deadzone.fault(spec)
+    if spec["id"] == TOPK:
+        return topk.fault(spec)
     _, bits, scale_bytes, stochastic = CODECS[spec["id"]]
     if spec["bits"] != (bits if spec["id"] in UNIFORM else 0):
         return "bits do not belong to this codec"
@@ -125,6 +129,8 @@ def body_bytes(spec: dict[str, Any], n: int) -> int:
     """Bytes of a body of `n` elements; the most there can be, where it depends on the content."""
     if spec["id"] == DEADZONE:
         return deadzone.max_body(n)
+    if spec["id"] == TOPK:
+        return topk.max_body(n)
     if spec["id"] == SIGN1:
         return scale_bytes(spec, n) + 2 * ((n + 7) // 8)
     return scale_bytes(spec, n) + (n * CODECS[spec["id"]][1] + 7) // 8
@@ -133,7 +139,7 @@ def body_bytes(spec: dict[str, Any], n: int) -> int:
 def length_fits(spec: dict[str, Any], n: int, length: int) -> bool:
     """Whether a body of `n` elements can have `length` bytes."""
     most = body_bytes(spec, n)
-    least = {DEADZONE: 4, SIGN1: scale_bytes(spec, n)}.get(spec["id"], most)
+    least = {DEADZONE: 4, SIGN1: scale_bytes(spec, n), TOPK: topk.FRONT_BYTES + 1}.get(spec["id"], most)
     return least <= length <= most
 
 

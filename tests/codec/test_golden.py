@@ -73,6 +73,8 @@ def _write():
             variants.append((base(block=32), False))
         if "rounding" in base.options():
             variants.append((base(rounding="stochastic", block=64), True))
+        if base.for_sums() is not None:
+            variants.append((base.for_sums(), False))
         made = [(codec, fed, {}) for codec, fed in variants]
         if base.stepped:
             stepped = {"ends": [192, 384, 416, 707], "steps": [0.05, 1e-40, 2.0**100, 0.75]}
@@ -92,6 +94,7 @@ def _write():
                 if more
                 else "-own" * (codec.stepped and codec != base)
             )
+            kind += "-sum" * (codec == base.for_sums())
             kind += "-entropy" * getattr(codec, "entropy", False)
             stem = f"{name}-{block}{rounding}{kind}{'-residual' if fed else ''}"
             if f"{stem}.bin" in known:
