@@ -219,6 +219,11 @@ struct Simd {
                  : sign1_put_front<false, false>(b, mask, signs, scale);
   }
 
+  static bool topk_digits(const EncodeRun &b, size_t i, unsigned shift, uint32_t *digits, size_t *zeros) {
+    return b.residual ? topk_digits_of<true>(b, i, shift, digits, zeros)
+                      : topk_digits_of<false>(b, i, shift, digits, zeros);
+  }
+
   static uint32_t topk_within(const EncodeRun &b, size_t i, uint32_t first, uint32_t last) {
     return b.residual ? topk_within_of<true>(b, i, first, last) : topk_within_of<false>(b, i, first, last);
   }

@@ -39,12 +39,23 @@ inline uint32_t topk_digit(const uint64_t *histogram, uint32_t top, size_t *keep
 // Adds to a histogram of the magnitudes' first digits; returns how many elements are zero.
 inline size_t topk_count(const EncodeRun &run, size_t begin, size_t end, uint64_t *histogram) {
   uint32_t tables[4][kTopkDigits] = {};  // neighbours are often alike, and would wait for each other in one
-  size_t zeros = 0;
-  for (size_t i = begin; i < end; ++i) {
+  uint32_t digits[8];
+  size_t zeros = 0, i = begin;
+  auto count_one = [&] {
     const uint32_t a = gf_abs_bits(sum_at(run.x, run.residual, i));
     zeros += a == 0;
     ++tables[i % 4][a >> kTopkShifts[0]];
+    ++i;
+  };
+  while (i + 8 <= end) {
+    if (Simd::topk_digits(run, i, kTopkShifts[0], digits, &zeros)) {
+      for (size_t k = 0; k < 8; ++k) ++tables[k % 4][digits[k]];
+      i += 8;
+    } else {
+      for (int k = 0; k < 8; ++k) count_one();
+    }
   }
+  while (i < end) count_one();
   for (size_t d = 0; d < kTopkDigits; ++d)
     histogram[d] += (uint64_t)tables[0][d] + tables[1][d] + tables[2][d] + tables[3][d];
   return zeros;
