@@ -69,6 +69,7 @@ __global__ void body_kernel(Work *work, uint64_t bytes) {
 const char *codec_fault(const gf_codec_spec *spec) {
   const char *fault = gradflow::spec_fault(*spec);
   if (fault) return fault;
+  if (spec->id > kDeadzone) return "this codec runs on the CPU only";
   if (gradflow::entropy_of(*spec))
     return "the entropy stage runs on the CPU only: use entropy=False, or encode on the CPU";
   return nullptr;

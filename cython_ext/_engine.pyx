@@ -163,6 +163,11 @@ cdef class NativeEngine:
         ops.encode_stepped = _encode_stepped
         ops.add_codes = _add_codes
         ops.encode_codes = _encode_codes
+        sums = codec.for_sums()
+        ops.sum_spec = NULL
+        if sums is not None:
+            ops.sum_spec = _sum_spec
+            self.add_codec(sums)
         self.engine.add_codec(spec["id"], ops)
 
     def has_codec(self, int wire_id):

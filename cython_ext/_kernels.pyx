@@ -231,6 +231,26 @@ def energy(const float[::1] x):
     return e
 
 
+def encode_indices(const int64_t[::1] indices, uint64_t n, uint8_t[::1] out):
+    """Write the code of ascending indices below ``n``, for which there is room; return its bytes."""
+    cdef size_t k = indices.shape[0], written
+    cdef const int64_t *p = &indices[0] if k else NULL
+    with nogil:
+        written = level().encode_indices(p, k, n, &out[0])
+    return written
+
+
+def decode_indices(const uint8_t[::1] code, uint64_t n, int64_t[::1] out):
+    """Return whether ``code`` is that of ``out.size`` indices below ``n``; then they are in ``out``."""
+    cdef size_t size = code.shape[0], k = out.shape[0]
+    cdef const uint8_t *p = &code[0] if size else NULL
+    cdef int64_t *o = &out[0] if k else NULL
+    cdef bint valid
+    with nogil:
+        valid = level().decode_indices(p, size, n, o, k)
+    return valid
+
+
 def crc32c(const uint8_t[::1] data, uint32_t crc=0):
     """Return the CRC32C of ``data``, continuing from ``crc``."""
     cdef size_t n = data.shape[0]

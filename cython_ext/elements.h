@@ -253,6 +253,34 @@ GF_FN uint16_t gf_half_code(float v, uint32_t e) {
   return e == 254u && (h & 0x7fffu) == 0x7800u ? (uint16_t)(h - 1u) : h;
 }
 
+// ---- sign1: signs, and the mean magnitude of a block -------------------------------------------------
+
+#define GF_SIGN1_MASKED 0x80000000u  // in a block's scale: a mask tells which elements are zero
+#define GF_SIGN1_LANES 32u           // magnitudes are added in so many lanes, element i in lane i mod 32
+
+// The mean of `count` magnitudes with this sum, which lies between the least and the largest of them: never
+// zero, never infinite.
+GF_FN float gf_sign1_scale(double sum, uint32_t count) { return (float)(sum / (double)count); }
+
+// What is sent for v, which is not zero.
+GF_FN float gf_sign1_value(float v, float scale) {
+  return gf_float(gf_bits(scale) | (gf_bits(v) & 0x80000000u));
+}
+
+// ---- topk, and the code of ascending indices -----------------------------------------------------------
+
+#define GF_TOPK_FRONT_BYTES 8u               // of a body: the number of elements that follow
+#define GF_TOPK_ELEMENTS_PER_BYTE 0x100000u  // of a body, at most
+
+// The parameter of the Rice code of k indices below n: the largest b with 2^b <= n/k - 1/2, 0 if there is
+// none.
+GF_FN uint32_t gf_rice_parameter(uint64_t n, uint64_t k) {
+  uint32_t b = 0;
+  if (k)
+    for (uint64_t gap = (2 * n - k) / (2 * k); gap > 1; gap /= 2) ++b;
+  return b;
+}
+
 // ---- deadzone: one step for a tensor, blocks of 32 -----------------------------------------------------
 
 #define GF_DZ_BLOCK 32u

@@ -39,6 +39,7 @@ cdef extern from "gf_api.h" nogil:
                          float *, size_t) noexcept nogil
         size_t (*encode_codes)(void *, const gf_codec_spec *, const gf_segment *, size_t, const float *,
                                size_t, uint8_t *) noexcept nogil
+        void (*sum_spec)(void *, const gf_codec_spec *, gf_codec_spec *) noexcept nogil
 
     ctypedef struct gf_api:
         int version

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GF_API_VERSION 2
+#define GF_API_VERSION 3
 #define GF_API_CAPSULE "hvd_gradflow.device._kernels.api"
 
 // Element types, as written in wire headers and in announcements.
@@ -53,6 +53,8 @@ enum gf_second {
   GF_SECOND_REQUANTIZE = 2  // the sum is encoded once more, with error feedback
 };
 
+// topk's params: [0] holds a double, the part of the elements that is sent; [1] is 0.
+
 // Elements with one step, up to `end` (exclusive) of a payload; a multiple of 32 but for the last one.
 struct gf_segment {
   uint64_t end;
@@ -87,6 +89,11 @@ struct gf_codec_ops {
   // Encodes integers: a payload of these steps that decodes to them times the steps.
   size_t (*encode_codes)(void *ctx, const gf_codec_spec *spec, const gf_segment *segments, size_t count,
                          const float *codes, size_t n, uint8_t *out);
+
+  // Null but for codecs whose sums are sparse: writes the specification by which a sum of payloads is
+  // encoded, all of it. The owner of a chunk then encodes its own part as the others do, so that the sum is
+  // exact.
+  void (*sum_spec)(void *ctx, const gf_codec_spec *spec, gf_codec_spec *of_sums);
 };
 
 struct gf_api {

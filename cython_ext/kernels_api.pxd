@@ -1,6 +1,6 @@
 # The C++ of kernels/, as _kernels.pyx sees it; other modules take the capsule (gf_api.h).
 from libc.stddef cimport size_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "gf_api.h" nogil:
@@ -65,6 +65,8 @@ cdef extern from "kernels/levels.h" namespace "gradflow" nogil:
 
     cdef struct Level:
         const char *name
+        size_t (*encode_indices)(const int64_t *, size_t, uint64_t, uint8_t *) noexcept nogil
+        bint (*decode_indices)(const uint8_t *, size_t, uint64_t, int64_t *, size_t) noexcept nogil
 
     const Level *const *available_levels()
     const Level &level()

@@ -113,5 +113,16 @@ cdef size_t _encode_codes(void *ctx, const gf_codec_spec *spec, const gf_segment
         return 0
 
 
+cdef void _sum_spec(void *ctx, const gf_codec_spec *spec, gf_codec_spec *of_sums) noexcept with gil:
+    of_sums[0] = spec[0]
+    try:
+        found = _codec(ctx, spec).for_sums().spec()
+        of_sums.bits, of_sums.rounding = found["bits"], found["rounding"]
+        of_sums.block, of_sums.seed = found["block"], found["seed"]
+        of_sums.params[0], of_sums.params[1] = found["params"]
+    except BaseException as error:
+        _report(error)
+
+
 cdef void _report(error) noexcept:
     events.warn("a codec written in Python failed: %s: %s", type(error).__name__, error)

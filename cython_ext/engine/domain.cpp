@@ -197,7 +197,7 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
   // Payloads are as long as MPI sends at once. Longer ones wait for the receiver's word, which waits behind
   // what it sends itself: where both directions were busy, that halved the rate. Where the content decides
   // how long a payload is, the most that it may be says nothing.
-  const bool sent = topology_.node_count() > 1 && !(spec.flags & kStepped);
+  const bool sent = topology_.node_count() > 1 && !(spec.flags & kStepped) && !run.sparse();
   auto most = [&](uint64_t n) -> size_t {
     if (spec.dtype == GF_F64) return n * sizeof(double);
     return run.ops->max_encoded_size(run.ops->ctx, &spec.codec, n);

@@ -70,6 +70,7 @@ class Domain {
     bool spoiled = false;                // kUnchecked, and a result is not finite
     bool late() const { return spec.flags & kLate; }
     bool stepped() const { return spec.flags & kStepped; }
+    bool sparse() const { return ops->sum_spec != nullptr; }  // its sums are (gf_codec_ops::sum_spec)
     bool measured() const { return spec.flags & (kStatistics | kStepped); }
   };
   // A unit that goes in two parts, until both have ended here; by its name and sequence.
@@ -146,6 +147,8 @@ class Domain {
   void scaled(const At &at, void *out, const void *in, double scale) const;
 
   size_t encode(const At &at, const void *x, float *residual, uint64_t stage, uint8_t *out) const;
+  void encode_own(const At &at, float *own);
+  size_t encode_sparse_sum(const At &at, const float *total, uint8_t *out) const;
   void decode(const At &at, const Arrival &arrival, int source, void *out, bool add) const;
   void check(const At &at, int source, int status) const;
   std::vector<Energy> measure(const At &at, const float *x, const float *residual) const;
@@ -235,7 +238,7 @@ class Domain {
   uint64_t reduce_bytes_ = 0;
   std::unordered_map<uint64_t, StepControl> controls_;  // by the unit's name
   std::unordered_set<uint64_t> forgotten_;              // among them, once they have ended here
-  std::vector<uint8_t> codes_, lost_, payload_;         // of stepped codecs; made when first needed
+  std::vector<uint8_t> codes_, lost_, payload_;         // of stepped and sparse ones; made when first needed
   std::vector<uint8_t> scratch_, own_, total_, zeros_;
 
   UnitPtr join_;

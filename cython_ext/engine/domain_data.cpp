@@ -183,6 +183,26 @@ size_t Domain::encode(const At &at, const void *x, float *residual, uint64_t sta
   return bytes;
 }
 
+// Under a codec whose sums are sparse the owner's part goes in as it would arrive elsewhere.
+void Domain::encode_own(const At &at, float *own) {
+  back_up(at);
+  payload_.resize(capacity_);
+  float *owed = residual(at);
+  const size_t bytes = encode(at, own, owed, 0, payload_.data());
+  reduce_energies_[topology_.node] = measure(at, own, owed);
+  decode(at, Arrival{at.g, payload_.data(), bytes, nullptr, 0, 0}, topology_.rank, own, false);
+}
+
+// The sum of what arrived and of encode_own's, with all that is in it.
+size_t Domain::encode_sparse_sum(const At &at, const float *total, uint8_t *out) const {
+  gf_codec_spec spec;
+  const auto *ops = at.run->ops;
+  ops->sum_spec(ops->ctx, &at.run->spec.codec, &spec);
+  const size_t bytes = ops->encode(ops->ctx, &spec, total, nullptr, at.count, 0, at.begin, out);
+  if (bytes == 0) throw StepError{Failure::kInternal, "a codec with sparse sums failed to encode one"};
+  return bytes;
+}
+
 void Domain::decode(const At &at, const Arrival &arrival, int source, void *out, bool add) const {
   const UnitSpec &spec = at.run->spec;
   int status = GF_WIRE_OK;

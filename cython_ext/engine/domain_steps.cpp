@@ -135,10 +135,11 @@ bool Domain::step_reduce() {
     }
     if (sums_made_ == sums_used_ || !steps_known(at.run)) return false;
     if (on_device(at)) return reduce_on_device(at);
-    const bool stepped = at.run->stepped();
+    const bool stepped = at.run->stepped(), sparse = at.run->sparse();
     uint8_t *own = sums_[sums_used_ % sums_.size()].data();
     auto read_own = [&] {
       if (!shared_ && !own_read_) sum_node(at, own, 1.0);
+      if (sparse && !own_read_) encode_own(at, reinterpret_cast<float *>(own));
       own_read_ = true;
     };
     // Adding the first two in either order gives the same bits, so only a later home needs another buffer.
@@ -179,11 +180,17 @@ bool Domain::step_reduce() {
     read_own();
     own_read_ = false;
     slot.reserve(capacity_);
-    back_up(at);
+    if (!sparse) back_up(at);
     size_t bytes;
     std::vector<Energy> *mine = &reduce_energies_[topology_.node];
     if (stepped) {
       bytes = encode_sum(at, reinterpret_cast<float *>(own), slot.payload(), mine);
+    } else if (sparse) {
+      scaled(at, total, total, at.run->spec.home_scale);
+      const auto *sum = reinterpret_cast<const float *>(total);
+      bytes = encode_sparse_sum(at, sum, slot.payload());
+      const std::vector<Energy> reduced = measure(at, sum, nullptr);
+      for (size_t i = 0; i < mine->size(); ++i) (*mine)[i].total = reduced[i].gradient;
     } else {
       scaled(at, total, total, at.run->spec.home_scale);
       float *res = residual(at);

@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "deadzone.h"
 #include "float_env.h"
 #include "frame.h"
@@ -73,9 +75,19 @@ size_t encode_codes(void *, const gf_codec_spec *spec, const gf_segment *segment
   return deadzone_encode_codes(*spec, GF_F32, segments, count, codes, n, out);
 }
 
-const gf_codec_ops kOps = {nullptr, max_encoded_size, encode, decode, decode_add, nullptr, nullptr, nullptr};
-const gf_codec_ops kSteppedOps = {nullptr,    max_encoded_size, encode,    decode,
-                                  decode_add, encode_stepped,   add_codes, encode_codes};
+// Of topk: every element that is not zero.
+void sum_spec(void *, const gf_codec_spec *spec, gf_codec_spec *of_sums) {
+  *of_sums = *spec;
+  const double all = 1.0;
+  memcpy(&of_sums->params[0], &all, sizeof all);
+}
+
+const gf_codec_ops kOps = {nullptr, max_encoded_size, encode,  decode, decode_add,
+                           nullptr, nullptr,          nullptr, nullptr};
+const gf_codec_ops kSteppedOps = {nullptr,        max_encoded_size, encode,       decode, decode_add,
+                                  encode_stepped, add_codes,        encode_codes, nullptr};
+const gf_codec_ops kSparseOps = {nullptr, max_encoded_size, encode,  decode,  decode_add,
+                                 nullptr, nullptr,          nullptr, sum_spec};
 
 const gf_api kApi = {GF_API_VERSION, find_codec, dither_key, crc32c, load_f32,
                      store_f32,      sum_f32,    sum_f64,    energy};
@@ -85,8 +97,9 @@ const gf_api kApi = {GF_API_VERSION, find_codec, dither_key, crc32c, load_f32,
 // One table serves most: the codec is in the specification.
 const gf_codec_ops *find_codec(uint16_t id) {
   if (id == kDeadzone) return &kSteppedOps;
+  if (id == kTopk) return &kSparseOps;
   Layout layout = {};
-  return layout_of(id, &layout) ? &kOps : nullptr;
+  return id == kSign1 || layout_of(id, &layout) ? &kOps : nullptr;
 }
 
 const gf_api *api() { return &kApi; }

@@ -148,6 +148,8 @@ size_t decode_uniform_front(const DecodeRun &b, const gf_uniform_block &p) {
 #include "avx2_log4.h"
 #include "avx2_half.h"
 #include "avx2_plain.h"
+#include "avx2_sign1.h"
+#include "avx2_topk.h"
 
 struct Simd {
   static size_t max_abs(const EncodeRun &b, uint32_t *m) {
@@ -197,6 +199,37 @@ struct Simd {
 
   static size_t encode_none(const EncodeRun &b, uint32_t *m) {
     return b.residual ? encode_none_front<true>(b, m) : encode_none_front<false>(b, m);
+  }
+
+  template <class Words>
+  static size_t sign1_look(const EncodeRun &b, Words *w) {
+    return b.residual ? sign1_look_front<true>(b, w->signs, w->nonzero, w->lanes, &w->count)
+                      : sign1_look_front<false>(b, w->signs, w->nonzero, w->lanes, &w->count);
+  }
+
+  static size_t sign1_lose(const EncodeRun &b, float scale, size_t n) {
+    return sign1_lose_front(b, scale, n);
+  }
+
+  static size_t sign1_put(const DecodeRun &b, const uint8_t *mask, const uint8_t *signs, float scale) {
+    if (mask)
+      return b.add ? sign1_put_front<true, true>(b, mask, signs, scale)
+                   : sign1_put_front<true, false>(b, mask, signs, scale);
+    return b.add ? sign1_put_front<false, true>(b, mask, signs, scale)
+                 : sign1_put_front<false, false>(b, mask, signs, scale);
+  }
+
+  static bool topk_digits(const EncodeRun &b, size_t i, unsigned shift, uint32_t *digits, size_t *zeros) {
+    return b.residual ? topk_digits_of<true>(b, i, shift, digits, zeros)
+                      : topk_digits_of<false>(b, i, shift, digits, zeros);
+  }
+
+  static uint32_t topk_within(const EncodeRun &b, size_t i, uint32_t first, uint32_t last) {
+    return b.residual ? topk_within_of<true>(b, i, first, last) : topk_within_of<false>(b, i, first, last);
+  }
+
+  static void topk_owe(const EncodeRun &b, size_t i) {
+    _mm256_storeu_ps(b.residual + i, load_sum<true>(b, i));
   }
 
   static size_t load_half(const uint8_t *src, float *dst, size_t n, uint32_t *m) {

@@ -126,18 +126,10 @@ struct Body {
 int open_body(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n, const Segments *expected,
               Body *opened) {
   Header h;
-  const int status = check_header(spec, in, bytes, n, &h);
+  const int status = check_frame(spec, in, bytes, n, 4, kFlagNonfinite | kFlagEntropy, &h);
   if (status != GF_WIRE_OK) return status;
-  if (!length_fits(h, 4, deadzone_max_body(n))) return GF_WIRE_LENGTH;
-  if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
-  if (bytes - sizeof h > h.bytes) return GF_WIRE_LENGTH;
   const uint8_t *body = in + sizeof h;
   size_t body_bytes = (size_t)h.bytes, groups;
-  const uint32_t sent = h.crc;
-  h.crc = 0;
-  const uint32_t crc = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
-  if (level().crc32c(crc, body, body_bytes) != sent) return GF_WIRE_CHECKSUM;
-  if (!header_content_valid(h, known_flags(h.codec))) return GF_WIRE_CONTENT;
   const bool squeezed = h.flags & kFlagEntropy;
   if (!(squeezed ? dz_segments_valid(body, body_bytes, n, &groups) : tables_valid(body, body_bytes, n)))
     return GF_WIRE_CONTENT;

@@ -52,6 +52,23 @@ class BitReader {
     return (uint32_t)(word & ((1ull << count) - 1));
   }
 
+  // The zeros before the next 1, which is taken too. Where none follows it is an overrun.
+  uint64_t zeros() {
+    for (uint64_t found = 0; at_ < 8 * bytes_; found += 32) {
+      const uint32_t bits = get(32);
+      if (bits) {
+        at_ -= 31u - (unsigned)__builtin_ctz(bits);
+        return found + (uint64_t)__builtin_ctz(bits);
+      }
+    }
+    at_ = 8 * bytes_ + 1;
+    return 0;
+  }
+
+  // Bytes in which something was read.
+  size_t bytes() const { return (at_ + 7) / 8; }
+  // Whether the rest of the byte in which reading stopped is zero.
+  bool padded() const { return at_ % 8 == 0 || in_[at_ / 8] >> (at_ % 8) == 0; }
   bool overrun() const { return at_ > 8 * bytes_; }
   // Whether nothing but the filling of the last byte is left, and that is zero.
   bool at_end() {

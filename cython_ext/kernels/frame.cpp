@@ -7,6 +7,8 @@
 #include "deadzone.h"
 #include "float_env.h"
 #include "levels.h"
+#include "sign1.h"
+#include "topk.h"
 
 namespace gradflow {
 namespace {
@@ -126,6 +128,8 @@ size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, floa
   Layout layout = {};
   if (spec_fault(spec)) return 0;
   if (spec.id == kDeadzone) return deadzone_encode(spec, dtype, x, residual, n, out);
+  if (spec.id == kSign1) return sign1_encode(spec, dtype, x, residual, n, out);
+  if (spec.id == kTopk) return topk_encode(spec, dtype, x, residual, n, out);
   layout_of(spec.id, &layout);
   uint8_t *const scales = out + sizeof(Header);
   const size_t scale_bytes = blocks(spec, layout, n) * (size_t)layout.scale_bytes;
@@ -174,11 +178,27 @@ int check_header(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, siz
   return header_status(*header, new_header(spec, GF_F32, n));
 }
 
+int check_frame(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n, size_t least, int flags,
+                Header *header) {
+  const int status = check_header(spec, in, bytes, n, header);
+  if (status != GF_WIRE_OK) return status;
+  Header h = *header;
+  if (h.bytes < least || h.bytes > max_body_bytes(spec, n)) return GF_WIRE_LENGTH;
+  if (bytes - sizeof h < h.bytes) return GF_WIRE_TRUNCATED;
+  if (bytes - sizeof h > h.bytes) return GF_WIRE_LENGTH;
+  h.crc = 0;
+  const uint32_t crc = level().crc32c(0, reinterpret_cast<const uint8_t *>(&h), sizeof h);
+  if (level().crc32c(crc, in + sizeof h, (size_t)h.bytes) != header->crc) return GF_WIRE_CHECKSUM;
+  return header_content_valid(h, flags) ? GF_WIRE_OK : GF_WIRE_CONTENT;
+}
+
 int decode_payload(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n,
                    bool add) {
   const DefaultFloatEnv env;
   if (spec_fault(spec)) return GF_WIRE_CODEC;
   if (spec.id == kDeadzone) return deadzone_decode(spec, in, bytes, out, n, add);
+  if (spec.id == kSign1) return sign1_decode(spec, in, bytes, out, n, add);
+  if (spec.id == kTopk) return topk_decode(spec, in, bytes, out, n, add);
   Codes codes;
   const int status = open_payload(spec, in, bytes, n, &codes);
   if (status != GF_WIRE_OK) return status;

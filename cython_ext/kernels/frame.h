@@ -11,6 +11,10 @@ namespace gradflow {
 size_t seal_payload(Header h, size_t body, uint32_t crc_body, uint8_t *out);
 // Everything about a header that does not depend on the body.
 int check_header(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n, Header *header);
+// Of a codec whose bodies have from `least` to max_body_bytes: everything that is to be checked but the
+// body's content. `flags` are those that there may be.
+int check_frame(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, size_t n, size_t least, int flags,
+                Header *header);
 
 size_t encode_payload(const gf_codec_spec &spec, int dtype, const float *x, float *residual, size_t n,
                       uint64_t key, uint64_t first, uint8_t *out);

@@ -46,7 +46,9 @@ enum CodecId : uint16_t {
   kInt4 = 5,
   kInt2 = 6,
   kLog4 = 7,
-  kDeadzone = 8
+  kDeadzone = 8,
+  kSign1 = 9,
+  kTopk = 10
 };
 
 // How a codec lays out its body: per-block entries first, then the codes.
@@ -55,7 +57,8 @@ struct Layout {
   int scale_bytes;  // per block; 0: no blocks
 };
 
-// False for an id that is not in C++, and for deadzone, whose body is of another kind.
+// False for an id that is not in C++, and for codecs whose body is of another kind: its length depends on the
+// content.
 inline bool layout_of(uint16_t id, Layout *layout) {
   static const Layout layouts[] = {{32, 0}, {16, 1}, {16, 0}, {8, 4}, {4, 4}, {2, 4}, {4, 1}};
   if (id < kNone || id > kLog4) return false;
@@ -140,11 +143,57 @@ inline const char *deadzone_fault(const gf_codec_spec &spec) {
   return nullptr;
 }
 
+// ---- sign1 --------------------------------------------------------------------------------------------
+
+inline size_t sign1_table_bytes(const gf_codec_spec &spec, size_t n) {
+  return (n + spec.block - 1) / spec.block * 4;
+}
+
+// With a mask in every block.
+inline size_t sign1_max_body(const gf_codec_spec &spec, size_t n) {
+  return sign1_table_bytes(spec, n) + 2 * ((n + 7) / 8);
+}
+
+inline const char *block_fault(const gf_codec_spec &spec) {
+  if (spec.block < 32 || spec.block > 32768 || (spec.block & (spec.block - 1)))
+    return "block must be a power of two from 32 to 32768";
+  return nullptr;
+}
+
+inline const char *sign1_fault(const gf_codec_spec &spec) {
+  if (spec.bits) return "bits do not belong to this codec";
+  if (spec.rounding != GF_NEAREST) return "this codec rounds to nearest only";
+  return block_fault(spec);
+}
+
+// ---- topk, and the code of ascending indices -----------------------------------------------------------
+
+inline double topk_ratio_of(const gf_codec_spec &spec) {
+  double ratio;
+  memcpy(&ratio, &spec.params[0], sizeof ratio);
+  return ratio;
+}
+
+// The indices of any number of n elements take at most 1.1 n bits (hvd_gradflow/device/wire_topk.py says
+// why).
+inline size_t topk_max_body(size_t n) { return GF_TOPK_FRONT_BYTES + 4 * n + 1 + (n + n / 8 + 7) / 8; }
+
+inline const char *topk_fault(const gf_codec_spec &spec) {
+  if (spec.bits) return "bits do not belong to this codec";
+  if (spec.rounding != GF_NEAREST) return "this codec rounds to nearest only";
+  if (spec.block != 1) return "this codec has no blocks: block must be 1";
+  const double ratio = topk_ratio_of(spec);
+  if (spec.params[1] || !(ratio > 0.0 && ratio <= 1.0)) return "ratio must be above 0 and at most 1";
+  return nullptr;
+}
+
 // ---- All codecs ---------------------------------------------------------------------------------------
 
 // Why a specification cannot be used, or null.
 inline const char *spec_fault(const gf_codec_spec &spec) {
   if (spec.id == kDeadzone) return deadzone_fault(spec);
+  if (spec.id == kSign1) return sign1_fault(spec);
+  if (spec.id == kTopk) return topk_fault(spec);
   Layout layout = {};
   if (!layout_of(spec.id, &layout)) return "unknown codec id";
   const bool uniform = spec.id >= kInt8 && spec.id <= kInt2;
@@ -155,13 +204,13 @@ inline const char *spec_fault(const gf_codec_spec &spec) {
   if (spec.params[0] || (spec.params[1] & ~kEntropyBit) || (entropy_of(spec) && !has_entropy_stage(spec.id)))
     return "unknown entropy stage";
   if (!layout.scale_bytes) return spec.block == 1 ? nullptr : "this codec has no blocks: block must be 1";
-  if (spec.block < 32 || spec.block > 32768 || (spec.block & (spec.block - 1)))
-    return "block must be a power of two from 32 to 32768";
-  return nullptr;
+  return block_fault(spec);
 }
 
 inline size_t max_body_bytes(const gf_codec_spec &spec, size_t n) {
   if (spec.id == kDeadzone) return deadzone_max_body(n);
+  if (spec.id == kSign1) return sign1_max_body(spec, n);
+  if (spec.id == kTopk) return topk_max_body(n);
   Layout layout = {};
   if (!layout_of(spec.id, &layout)) return 0;
   return blocks(spec, layout, n) * (size_t)layout.scale_bytes + codes_size(layout, n);
@@ -179,6 +228,11 @@ inline Header new_header(const gf_codec_spec &spec, int dtype, size_t n) {
   h.flags = spec.rounding == GF_STOCHASTIC ? kFlagStochastic : 0;
   h.block_log2 = spec.id == kDeadzone ? kDzBlockLog2 : block_log2(spec, layout);
   h.bits = (uint8_t)layout.code_bits;
+  if (spec.id == kSign1) {
+    h.block_log2 = log2_of(spec.block);
+    h.bits = 1;
+  }
+  if (spec.id == kTopk) h.bits = 32;
   h.count = n;
   return h;
 }

@@ -1,6 +1,7 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -22,7 +23,10 @@ namespace {
 #include "scalar_blocks.h"
 #include "avx2_blocks.h"
 #include "block_loops.h"
+#include "sign1_blocks.h"
 #include "deadzone_bits.h"
+#include "index_codes.h"
+#include "topk_blocks.h"
 #include "deadzone_scalar.h"
 #include "avx2_deadzone.h"
 #include "deadzone_blocks.h"

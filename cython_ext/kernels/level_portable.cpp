@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,7 +16,10 @@ namespace {
 #include "no_simd.h"
 #include "scalar_blocks.h"
 #include "block_loops.h"
+#include "sign1_blocks.h"
 #include "deadzone_bits.h"
+#include "index_codes.h"
+#include "topk_blocks.h"
 #include "deadzone_scalar.h"
 #include "deadzone_portable.h"
 #include "deadzone_blocks.h"

@@ -124,6 +124,18 @@ struct Level {
   bool (*unsqueeze_deadzone)(DeadzoneUnsqueeze *run);
   bool (*squeeze_codes)(CodeSqueeze *run);
   bool (*unsqueeze_codes)(const CodeUnsqueeze &run);
+  // Returns the bytes behind the table of scales.
+  size_t (*encode_sign1)(const EncodeRun &run, bool *nonfinite);
+  // Whether an encoder can have made this, with `bytes` behind the table.
+  bool (*check_sign1)(const DecodeRun &run, size_t bytes, bool *nonfinite);
+  void (*decode_sign1)(const DecodeRun &run);
+  // topk's body is at `codes`; returns its bytes.
+  size_t (*encode_topk)(const EncodeRun &run, size_t keep, bool *nonfinite);
+  bool (*check_topk)(const uint8_t *body, size_t bytes, size_t n, bool *nonfinite);
+  void (*decode_topk)(const uint8_t *body, size_t bytes, float *out, size_t n, bool add);
+  // Of k ascending indices below n; the decoder says whether all of `in` is their code, or writes nothing.
+  size_t (*encode_indices)(const int64_t *indices, size_t k, uint64_t n, uint8_t *out);
+  bool (*decode_indices)(const uint8_t *in, size_t bytes, uint64_t n, int64_t *out, size_t k);
   // Whether no code of this width (8, 4, 2) is the most negative one, which encoders never write.
   bool (*codes_valid)(int bits, const uint8_t *codes, size_t bytes);
   uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t bytes);

@@ -17,6 +17,15 @@ struct Simd {
   static size_t encode_bf16(const EncodeRun &, uint32_t *) { return 0; }
   static size_t decode_bf16(const DecodeRun &) { return 0; }
   static size_t encode_none(const EncodeRun &, uint32_t *) { return 0; }
+  template <class Words>
+  static size_t sign1_look(const EncodeRun &, Words *) {
+    return 0;
+  }
+  static size_t sign1_lose(const EncodeRun &, float, size_t) { return 0; }
+  static size_t sign1_put(const DecodeRun &, const uint8_t *, const uint8_t *, float) { return 0; }
+  static bool topk_digits(const EncodeRun &, size_t, unsigned, uint32_t *, size_t *) { return false; }
+  static uint32_t topk_within(const EncodeRun &, size_t, uint32_t, uint32_t) { return 0xff; }
+  static void topk_owe(const EncodeRun &, size_t) {}
   static size_t load_half(const uint8_t *, float *, size_t, uint32_t *) { return 0; }
   static size_t store_half(const float *, float, uint8_t *, size_t) { return 0; }
 };

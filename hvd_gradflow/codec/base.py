@@ -49,6 +49,8 @@ class Codec:
         :class:`hvd_gradflow.codec.wavelet.Wavelet`.
     exact_zeros : bool
         Whether each zero comes back as zero; if not, only zeros throughout do.
+    needs_feedback : bool
+        Whether what arrives is far off where nothing keeps what was lost, whatever the rounding.
     """
 
     name: ClassVar[str] = ""
@@ -56,6 +58,7 @@ class Codec:
     lossy: ClassVar[bool] = True
     bits_per_element: ClassVar[float] = 32.0
     stepped: ClassVar[bool] = False
+    needs_feedback: ClassVar[bool] = False
     transforms: ClassVar[bool] = False
     exact_zeros: ClassVar[bool] = True
 
@@ -147,6 +150,18 @@ class Codec:
     def spec(self) -> dict[str, Any]:
         """Return the fields of ``gf_codec_spec``, by which compiled code and messages know this codec."""
         return {"id": self.wire_id, "bits": 0, "rounding": 0, "block": 1, "seed": 0, "params": (0, 0)}
+
+    def at_step(self, step: int) -> Codec:
+        """Return what a stream of gradients takes in this step, counted from 0; of the same block."""
+        return self
+
+    def for_sums(self) -> Codec | None:
+        """Return the codec that loses nothing of a sum of this one's payloads, where sums are sparse.
+
+        With one, the owner of a chunk encodes its own part as the others do, and the exact sum of what was
+        sent travels on. None: the owner's part goes in as it is, and the sum is encoded like a gradient.
+        """
+        return None
 
     def get_config(self) -> dict[str, Any]:
         """Return the name and all options, as plain values; see :func:`hvd_gradflow.codec.from_config`."""

@@ -68,6 +68,8 @@ class KernelCodec(Codec):
     def _count(self, data: np.ndarray) -> int:
         """Number of elements that the header announces, if so many can be in there."""
         header = wire.Header.unpack(data)
+        if header.codec != self.wire_id:
+            wire.check(wire.BAD_CODEC, self.spec(), data, header.count)
         coded = header.flags & wire.FLAG_ENTROPY
         if header.count > (MOST_ELEMENTS_PER_BYTE if coded else self.max_elements_per_byte) * data.size:
             raise WireError(f"payload of {data.size} bytes announces {header.count} elements: damaged")

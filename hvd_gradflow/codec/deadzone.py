@@ -82,6 +82,7 @@ class Deadzone(LossyCodec):
     wire_id: ClassVar[int] = wire.DEADZONE
     bits_per_element: ClassVar[float] = 1.0
     stepped: ClassVar[bool] = True
+    needs_feedback: ClassVar[bool] = True
     max_elements_per_byte: ClassVar[int] = MOST_ELEMENTS_PER_BYTE
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ MESSAGE_BYTES = 32  # around a payload: the engine's own header, and the two sta
 # of 64 to 4096: 0.0378 to 0.042 (tests/codec/test_policy_model.py measures it again).
 LOG4_ERROR = 0.038
 MEAN_SQUARE_SIGNIFICAND = 1.85  # of the same samples, weighted by energy
+SIGN1_ERROR = 0.5  # one less the mean magnitude squared over the mean square: 0.36 (Gauss), 0.5, 0.59
 WORST_ERROR = 0.7  # of int2, which keeps the largest values of a block only; the same samples: 0.6 to 0.8
 
 
@@ -62,9 +63,23 @@ def rounding_error(codec: Any) -> float:
         return step**2 / 12.0 / MEAN_SQUARE_SIGNIFICAND
     if getattr(codec, "stepped", False):
         return deadzone_error(codec)
+    if codec.name == "sign1":
+        return SIGN1_ERROR
+    if codec.name == "topk":
+        return topk_error(codec.ratio)
     levels = 2 ** (round(codec.bits_per_element) - 1) - 1  # positive levels of a symmetric uniform quantizer
     step_energy = crest_energy(config.get("block") or 1) / max(levels, 1) ** 2
     return min(stochastic * step_energy / 12.0, WORST_ERROR)
+
+
+def topk_error(ratio: float) -> float:
+    """Expected energy of all but the largest values over that of all, of Laplace-distributed ones.
+
+    Their magnitudes x have the density exp(-x): those above ln(1/ratio) are the largest, and the integral of
+    x² exp(-x) over them, over its whole (2), is what is sent.
+    """
+    border = math.log(1.0 / ratio)
+    return max(0.0, 1.0 - ratio * (border**2 / 2.0 + border + 1.0))
 
 
 def deadzone_error(codec: Any) -> float:

@@ -12,6 +12,7 @@ from hvd_gradflow.device import wire
 from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.device.base import Backend
 from hvd_gradflow.device.native import kernels
+from hvd_gradflow.device.wire_topk import check_index_code, check_indices
 
 
 class CpuBackend(Backend):
@@ -102,6 +103,13 @@ class CpuBackend(Backend):
         waves.check(x, out, name, levels, columns)
         extents = waves.extents(x.size, levels, columns)
         self._k.wavelet(x, out, waves.TAPS[name], levels, *extents, columns, inverse, finite)
+
+    def encode_indices(self, indices: np.ndarray, n: int, out: np.ndarray) -> int:
+        check_indices(indices, n, out)
+        return self._k.encode_indices(indices, n, out)
+
+    def decode_indices(self, code: np.ndarray, n: int, out: np.ndarray) -> None:
+        check_index_code(self._k.decode_indices(code, n, out), code, n, out)
 
     def crc32c(self, data: np.ndarray, crc: int = 0) -> int:
         return self._k.crc32c(data, crc)

@@ -64,6 +64,16 @@ KERNELS = (
         "Write the wavelet coefficients of x to out, another array, or the reverse; their order, and what "
         "columns means: see wavelet.extents. With finite input, which the caller knows of, out is finite.",
     ),
+    Kernel(
+        "encode_indices",
+        ("indices", "n", "out"),
+        "Code of ascending int64 indices below n (docs/wire-format.md, Indices); return the bytes written.",
+    ),
+    Kernel(
+        "decode_indices",
+        ("code", "n", "out"),
+        "Check the code of out.size indices, as long as code, then write them (int64) to out.",
+    ),
     Kernel("crc32c", ("data", "crc"), "CRC32C of uint8 data, continuing from crc."),
     Kernel(
         "dither_key",

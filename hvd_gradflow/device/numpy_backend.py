@@ -14,12 +14,15 @@ from hvd_gradflow.device import numpy_deadzone as deadzone
 from hvd_gradflow.device import numpy_deadzone_entropy as deadzone_entropy
 from hvd_gradflow.device import numpy_floats as floats
 from hvd_gradflow.device import numpy_log4 as log4
+from hvd_gradflow.device import numpy_sign1 as sign1
+from hvd_gradflow.device import numpy_topk as topk
 from hvd_gradflow.device import numpy_uniform as uniform
 from hvd_gradflow.device import numpy_wavelet, wavelet, wire
 from hvd_gradflow.device.arrays import BFLOAT16, FLOAT16, ArrayView
 from hvd_gradflow.device.base import Backend
 from hvd_gradflow.device.wire_deadzone import check_segments, read_segments, read_tables
 from hvd_gradflow.device.wire_entropy import entropy_of
+from hvd_gradflow.device.wire_topk import check_index_code, check_indices
 
 # Wire id: encode, content, decode. deadzone has more of them.
 _CODECS: dict[int, tuple] = {
@@ -29,6 +32,8 @@ _CODECS: dict[int, tuple] = {
     **dict.fromkeys(wire.UNIFORM, (uniform.encode, uniform.content, uniform.decode)),
     wire.LOG4: (log4.encode, log4.content, log4.decode),
     wire.DEADZONE: (None, deadzone.content, deadzone.decode),
+    wire.SIGN1: (sign1.encode, sign1.content, sign1.decode),
+    wire.TOPK: (topk.encode, topk.content, topk.decode),
 }
 
 # GF_ENERGY_CHUNK and GF_ENERGY_LANES in cython_ext/elements.h.
@@ -134,7 +139,7 @@ class NumpyBackend(Backend):
         unsigned[28:32] = 0
         if common.crc32c(unsigned) != h.crc:
             return wire.BAD_CHECKSUM
-        known = wire.FLAG_NONFINITE | wire.FLAG_STOCHASTIC * (spec["id"] != wire.DEADZONE)
+        known = wire.FLAG_NONFINITE | wire.FLAG_STOCHASTIC * (spec["id"] not in wire.VARIABLE)
         known |= wire.FLAG_ENTROPY * (spec["id"] in wire.ENTROPY_CODED)
         if h.reserved or not 1 <= h.dtype <= 4 or h.flags & ~known:
             return wire.BAD_CONTENT
@@ -162,6 +167,9 @@ class NumpyBackend(Backend):
         values = self._values(spec, payload, acc.size)
         if spec["id"] == wire.DEADZONE:
             deadzone.add(acc, values)
+            return
+        if spec["id"] == wire.TOPK:
+            topk.add(acc, payload[wire.HEADER_BYTES :])
             return
         with np.errstate(all="ignore"):
             acc += values
@@ -226,6 +234,18 @@ class NumpyBackend(Backend):
         wavelet.check(x, out, name, levels, columns)
         transform = numpy_wavelet.inverse if inverse else numpy_wavelet.forward
         out[:] = transform(x, name, levels, columns, finite)
+
+    def encode_indices(self, indices: np.ndarray, n: int, out: np.ndarray) -> int:
+        check_indices(indices, n, out)
+        code = topk.encode_indices(indices, n)
+        out[: len(code)] = np.frombuffer(code, np.uint8)
+        return len(code)
+
+    def decode_indices(self, code: np.ndarray, n: int, out: np.ndarray) -> None:
+        read = topk.decode_indices(code, n, out.size)
+        check_index_code(read is not None and read[1] == code.size, code, n, out)
+        assert read is not None
+        out[:] = read[0]
 
     def crc32c(self, data: np.ndarray, crc: int = 0) -> int:
         return common.crc32c(data, crc)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hvd_gradflow.device import wire_deadzone as deadzone
 from hvd_gradflow.device.wire_entropy import ENTROPY_BIT
+from hvd_gradflow.device import wire_topk as topk
 from hvd_gradflow.errors import ConfigError, WireError
 
 MAGIC = 0x4647  # "GF"
@@ -21,7 +22,7 @@ FLAG_ENTROPY = 4  # the body is entropy coded
 MIN_BLOCK = 32
 MAX_BLOCK = 32768
 
-NONE, FP16, BF16, INT8, INT4, INT2, LOG4, DEADZONE = range(1, 9)
+NONE, FP16, BF16, INT8, INT4, INT2, LOG4, DEADZONE, SIGN1, TOPK = range(1, 11)
 WAVELET = 12  # holds a payload of deadzone; no backend knows it
 # Wire id: name, bits of a code, bytes of a block's scale (0: no blocks), whether it can round stochastically.
 CODECS = {
@@ -33,7 +34,11 @@ CODECS = {
     INT2: ("int2", 2, 4, True),
     LOG4: ("log4", 4, 1, True),
     DEADZONE: ("deadzone", 0, 0, False),  # blocks without scales, and a size that depends on the content
+    SIGN1: ("sign1", 1, 4, False),  # one or two bits for each element of a block, or none
+    TOPK: ("topk", 32, 0, False),  # values, and where they stand
 }
+# Bodies whose length depends on the content.
+VARIABLE = (DEADZONE, SIGN1, TOPK)
 UNIFORM = (INT8, INT4, INT2)
 ENTROPY_CODED = (*UNIFORM, LOG4, DEADZONE)  # whose bodies may be
 
@@ -94,6 +99,8 @@ def spec_fault(spec: dict[str, Any]) -> str | None:
         return "unknown codec id"
     if spec["id"] == DEADZONE:
         return deadzone.fault(spec)
+    if spec["id"] == TOPK:
+        return topk.fault(spec)
     _, bits, scale_bytes, stochastic = CODECS[spec["id"]]
     if spec["bits"] != (bits if spec["id"] in UNIFORM else 0):
         return "bits do not belong to this codec"
@@ -127,14 +134,19 @@ def body_bytes(spec: dict[str, Any], n: int) -> int:
     """Bytes of a body of `n` elements; the most there can be, where it depends on the content."""
     if spec["id"] == DEADZONE:
         return deadzone.max_body(n)
+    if spec["id"] == TOPK:
+        return topk.max_body(n)
+    if spec["id"] == SIGN1:
+        return scale_bytes(spec, n) + 2 * ((n + 7) // 8)
     return scale_bytes(spec, n) + (n * CODECS[spec["id"]][1] + 7) // 8
 
 
 def length_fits(spec: dict[str, Any], n: int, length: int, flags: int) -> bool:
     """Whether a body of `n` elements, under a header with these flags, can have `length` bytes."""
     most = body_bytes(spec, n)
-    if spec["id"] == DEADZONE:
-        return 4 <= length <= most
+    if spec["id"] in VARIABLE:
+        least = {DEADZONE: 4, SIGN1: scale_bytes(spec, n), TOPK: topk.FRONT_BYTES + 1}[spec["id"]]
+        return least <= length <= most
     coded = spec["id"] in ENTROPY_CODED and flags & FLAG_ENTROPY
     return length == most or bool(coded and scale_bytes(spec, n) + 4 <= length < most)
 
@@ -165,7 +177,7 @@ def check(status: int, spec: dict[str, Any], payload: np.ndarray, n: int) -> Non
     if status == TRUNCATED or (status == BAD_LENGTH and payload.size < total):
         raise WireError(f"payload of {payload.size} bytes is truncated: its header announces {total}")
     if status == BAD_LENGTH:
-        varies = spec["id"] == DEADZONE or header.flags & FLAG_ENTROPY
+        varies = spec["id"] in VARIABLE or header.flags & FLAG_ENTROPY
         expected = f"{'at most ' if varies else ''}{HEADER_BYTES + body_bytes(spec, n)}"
         raise WireError(
             f"payload of {payload.size} bytes whose header announces {total}:"

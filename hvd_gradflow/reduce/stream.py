@@ -302,7 +302,7 @@ class GradientStream:
         bucket, begin, end = filling.bucket, slots[0].begin, slots[-1].end
         if name not in self._identities:
             self._identities[name] = identify([s.spec for s in slots], self._table)
-        codec, state = bucket.codec, 0
+        codec, state = bucket.codec.at_step(self._rounds), 0
         if filling.normalizes:
             names = [s.spec.name for s in slots if filling.entered[s.spec.name].scale is not None]
             if not names:

@@ -99,7 +99,8 @@ def test_rows_table_and_file(tmp_path, capsys):
     assert exact["similarity"] == pytest.approx(1.0)
     for row in rows:
         assert row["encode_gbps"] > 0 and row["decode_add_memcpy_ratio"] > 0
-        assert 0.5 < row["similarity"] <= 1 + 1e-12
+        # A hundredth of the values holds less than half of the energy, and topk sends nothing else at first.
+        assert (0.3 if row["codec"] == "topk" else 0.5) < row["similarity"] <= 1 + 1e-12
     plain = [by_name[name] for name in ("fp16", "bf16", "int8", "int4", "int2")]
     errors, bounds = ([row[key] for row in plain] for key in ("relative_error", "bound_bits_per_element"))
     assert errors == sorted(errors)

@@ -9,6 +9,8 @@ CONFIGURED = [
     codecs.get("none"),
     codecs.get("bf16"),
     *(codecs.get("fp16", block=b) for b in (32, 256)),
+    *(codecs.get("sign1", block=b) for b in (32, 256)),
+    *(codecs.get("topk", ratio=ratio) for ratio in (0.01, 0.3, 1.0)),
     codecs.get("deadzone"),
     codecs.get("deadzone", step=0.5, offset=0.5),
     codecs.get("deadzone", similarity=0.9, offset=0.0),

@@ -77,6 +77,8 @@ def _write():
             variants.append((base(rounding="stochastic", block=64), True))
             variants.append((base(entropy=True), False))
             variants.append((base(entropy=True, rounding="stochastic", block=64), True))
+        if base.for_sums() is not None:
+            variants.append((base.for_sums(), False))
         made = [(codec, fed, {}) for codec, fed in variants]
         if base.transforms:  # with what is not finite, nothing is transformed
             forms = ({}, {"filter": "db2"}, {"filter": "db4", "levels": 1}, {"filter": "sym4", "levels": 2})
@@ -101,6 +103,7 @@ def _write():
                 if "summed" in more
                 else "-own" * (codec.stepped and codec != base and not more)
             )
+            kind += "-sum" * (codec == base.for_sums())
             kind += "-entropy" * getattr(codec, "entropy", False)
             stem = f"{name}-{block}{rounding}{kind}{'-residual' if fed else ''}"
             if f"{stem}.bin" in known:

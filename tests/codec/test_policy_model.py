@@ -21,14 +21,23 @@ def measured(chosen, x):
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", [*CANDIDATES, "sign1"])
 def test_the_model_of_one_encoding(name, sample):
     x = SAMPLES[sample](np.random.default_rng(0)).astype(np.float32)
     chosen = codec.get(name)
     # Uniform steps depend on the tails; Laplace is the model, Gauss and heavy tails lie beside it.
-    factor = {"log4": 1.15, "bf16": 1.2}.get(name, {"gauss": 3.0, "laplace": 1.3, "student": 10.0}[sample])
+    factor = {"log4": 1.15, "bf16": 1.2, "sign1": 1.4}.get(
+        name, {"gauss": 3.0, "laplace": 1.3, "student": 10.0}[sample]
+    )
     error = measured(chosen, x)
     assert rounding_error(chosen) / factor <= error <= rounding_error(chosen) * factor
+
+
+@pytest.mark.parametrize("ratio", [0.001, 0.01, 0.1, 1.0])
+def test_the_model_of_topk(ratio):
+    x = SAMPLES["laplace"](np.random.default_rng(0)).astype(np.float32)
+    chosen = codec.get("topk", ratio=ratio)
+    assert measured(chosen, x) == pytest.approx(rounding_error(chosen), rel=0.05)
 
 
 def test_the_model_of_stochastic_rounding():

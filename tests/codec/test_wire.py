@@ -189,7 +189,7 @@ def test_fuzz(data, name, n, seal):
     elif not seal:
         assert payload.tobytes() == original.tobytes()
     else:  # a body that an encoder could have made
-        assert codec.stepped or payload.size == original.size
+        assert codec.wire_id in wire.VARIABLE or payload.size == original.size
         assert codec.decode(payload).shape == (n,)
     try:
         codec.decode(payload)

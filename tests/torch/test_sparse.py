@@ -76,3 +76,20 @@ def test_damage_is_noticed():
     far = sparse.pack(gradient([60], (70, 40)), codec.get("int8"), 0)
     with pytest.raises((RuntimeError, WireError), match=r"index|size"):
         sparse.combine(sparse.unpack(far, codec.get("int8"), torch.Size((50, 40))), gradient([1]), 1.0)
+
+
+def test_rows_cost_a_byte_each():
+    rows = torch.randperm(100_000, generator=torch.Generator().manual_seed(0))[:1000].tolist()
+    one, chosen = gradient(rows, (100_000, 2)), codec.get("int8", block=32)
+    message = sparse.pack(one, chosen, 0)
+    values = chosen.encode(one.coalesce().values().numpy()).nbytes
+    assert 4 * message.numel() < values + 40 + 1.2 * 1000  # the entropy of such places is 1.01 bytes
+    [(indices, _)] = sparse.unpack(message, chosen, one.shape)
+    assert torch.equal(indices, one.coalesce().indices())
+
+
+def test_rows_in_two_dimensions_travel_as_they_are():
+    places = torch.tensor([[0, 2, 2], [5, 0, 3]])
+    one = torch.sparse_coo_tensor(places, torch.randn(3, 4), (3, 6, 4), check_invariants=True)
+    [(indices, values)] = sparse.unpack(sparse.pack(one, codec.get("none"), 0), codec.get("none"), one.shape)
+    assert torch.equal(indices, places) and torch.equal(values, one.coalesce().values())
