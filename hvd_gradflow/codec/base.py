@@ -17,6 +17,7 @@ copy comes from calling it: ``codec(block=512)``. Every codec, built in or not, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -43,6 +44,9 @@ class Codec:
         Whether payloads are integers times steps that can be given, so that those of several ranks with the
         same steps add up exactly; such a codec also has the methods of
         :class:`hvd_gradflow.codec.deadzone.Deadzone`.
+    low_rank : bool
+        Whether streams reduce factors of whole tensors in place of payloads; such a codec also has the
+        options of :class:`hvd_gradflow.codec.powersgd.PowerSgd`. An array by itself goes uncompressed.
     """
 
     name: ClassVar[str] = ""
@@ -50,6 +54,7 @@ class Codec:
     lossy: ClassVar[bool] = True
     bits_per_element: ClassVar[float] = 32.0
     stepped: ClassVar[bool] = False
+    low_rank: ClassVar[bool] = False
 
     def encode(
         self,
@@ -130,6 +135,10 @@ class Codec:
     def expected_bytes(self, n: int) -> int:
         """Return about how many bytes a payload of `n` elements has; the bound, unless content decides."""
         return self.max_encoded_size(n)
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Return whether it is of use for a tensor of this shape; others of a stream go uncompressed."""
+        return True
 
     def spec(self) -> dict[str, Any]:
         """Return the fields of ``gf_codec_spec``, by which compiled code and messages know this codec."""

@@ -42,6 +42,7 @@ def test_names_and_ids_of_the_wire_format():
         6: "int2",
         7: "log4",
         8: "deadzone",
+        11: "powersgd",
     }
     assert [codecs.registry.by_wire_id(i).name for i in sorted(table)] == [table[i] for i in sorted(table)]
 
