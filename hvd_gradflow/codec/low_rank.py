@@ -133,17 +133,16 @@ def product(p: np.ndarray, q: np.ndarray, exponent: int = 0) -> Iterator[tuple[i
 def renewed(q: np.ndarray, *seeds: int) -> np.ndarray:
     """Return what to begin the next power iteration from, given the last factor, (r, n) float32.
 
-    Each row is multiplied by a power of two, so that no projection of finite values on it overflows: its
-    magnitudes add up to less than one. That changes nothing about its direction. A row that is zero would
-    stay so: it is drawn anew.
+    Its rows are made orthonormal. That keeps the span of the first of them, however many, so in exact
+    arithmetic nothing changes; but rows that lean towards the strongest direction tell others badly. Then
+    they are divided by a power of two, so that no projection of finite values on one of them overflows: its
+    magnitudes add up to at most one half. A row that is zero would stay so: it is drawn anew.
     """
-    largest = np.abs(q).max(axis=1, initial=0.0)
-    if not largest.all():
-        q = np.where(largest[:, None] > 0, q, drawn(*q.shape, *seeds))
-        largest = np.abs(q).max(axis=1, initial=0.0)
-    least = max(q.shape[1] - 1, 0).bit_length()
-    with np.errstate(all="ignore"):
-        return np.ldexp(q.astype(np.float64), -np.frexp(largest)[1][:, None] - least).astype(np.float32)
+    rows = orthonormalized(q)
+    alive = rows.any(axis=1, keepdims=True)
+    if not alive.all():
+        rows = orthonormalized(np.where(alive, rows, drawn(*q.shape, *seeds)))
+    return rows * np.float32(2.0 ** -(half_exponent(q.shape[1]) + 1))
 
 
 def half_exponent(n: int) -> int:

@@ -115,6 +115,11 @@ def normalizes(codec: Codec) -> bool:
     return getattr(codec, "domain", "energy") == "normalized"
 
 
+def factorizes(codec: Codec) -> bool:
+    """Return whether matrices travel as low-rank factors (:mod:`.low_rank`)."""
+    return getattr(codec, "low_rank", False)
+
+
 def accumulator(dtype: int, codec: Codec) -> int:
     """Return the dtype that a gradient is summed in: float64 as such where nothing is lost, else float32."""
     return DTYPES["float64"] if dtype == DTYPES["float64"] and not codec.lossy else DTYPES["float32"]
@@ -156,7 +161,8 @@ def cut(
 
 def _stays(spec: TensorSpec, codec: Codec, dtype: int) -> bool:
     large = spec.elements * 4 >= _LARGE
-    return large and spec.dtype == "float32" and dtype == DTYPES["float32"] and not normalizes(codec)
+    as_it_is = dtype == DTYPES["float32"] and not normalizes(codec) and not factorizes(codec)
+    return large and spec.dtype == "float32" and as_it_is
 
 
 def _bucket(key: tuple, members: list[TensorSpec], place: str, in_place: bool) -> Bucket:
