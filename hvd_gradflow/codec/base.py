@@ -18,6 +18,7 @@ infinity.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -51,6 +52,9 @@ class Codec:
         Whether each zero comes back as zero; if not, only zeros throughout do.
     needs_feedback : bool
         Whether what arrives is far off where nothing keeps what was lost, whatever the rounding.
+    low_rank : bool
+        Whether streams reduce factors of whole tensors in place of payloads; such a codec also has the
+        options of :class:`hvd_gradflow.codec.powersgd.PowerSgd`. An array by itself goes uncompressed.
     """
 
     name: ClassVar[str] = ""
@@ -58,6 +62,7 @@ class Codec:
     lossy: ClassVar[bool] = True
     bits_per_element: ClassVar[float] = 32.0
     stepped: ClassVar[bool] = False
+    low_rank: ClassVar[bool] = False
     needs_feedback: ClassVar[bool] = False
     transforms: ClassVar[bool] = False
     exact_zeros: ClassVar[bool] = True
@@ -146,6 +151,10 @@ class Codec:
     def expected_bytes(self, n: int) -> int:
         """Return about how many bytes a payload of `n` elements has; the bound, unless content decides."""
         return self.max_encoded_size(n)
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Return whether it is of use for a tensor of this shape; others of a stream go uncompressed."""
+        return True
 
     def spec(self) -> dict[str, Any]:
         """Return the fields of ``gf_codec_spec``, by which compiled code and messages know this codec."""

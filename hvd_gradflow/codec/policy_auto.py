@@ -65,6 +65,10 @@ def _checked(allow: Any) -> tuple[Any, ...]:
                 raise unknown_name("codec in auto's allow", item, registry.names())
         elif not all(hasattr(item, part) for part in ("encode", "decode", "get_config")):
             raise ConfigError(f"auto: {item!r} in allow, expected the name of a codec, or a codec")
+        if getattr(codec_of(item) if isinstance(item, str) else item, "low_rank", False):
+            raise ConfigError(
+                f"auto: {item!r} in allow: what it costs depends on shapes, not on sizes; take it by itself"
+            )
     return found
 
 

@@ -138,7 +138,7 @@ class Policy:
 
 
 class FixedPolicy(Policy):
-    """One codec for every tensor that is not small."""
+    """One codec for every tensor that is not small, and of a shape that it takes."""
 
     name = "fixed"
 
@@ -147,7 +147,11 @@ class FixedPolicy(Policy):
 
     def start(self, specs: Sequence[Spec], importance: str, min_elements: int) -> dict[str, Codec]:
         none = codec_of("none")
-        return {s.name: none if elements(s.shape) < min_elements else self.codec for s in specs}
+        takes = getattr(self.codec, "takes", lambda shape: True)
+        return {
+            s.name: self.codec if elements(s.shape) >= min_elements and takes(s.shape) else none
+            for s in specs
+        }
 
     def may_normalize(self, importance: str) -> bool:
         return self.codec.get_config().get("domain") == "normalized"

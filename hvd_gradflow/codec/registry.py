@@ -10,6 +10,7 @@ from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.codec.fp16 import Fp16
 from hvd_gradflow.codec.log4 import Log4
 from hvd_gradflow.codec.none import NoneCodec
+from hvd_gradflow.codec.powersgd import PowerSgd
 from hvd_gradflow.codec.sign1 import Sign1
 from hvd_gradflow.codec.topk import Topk
 from hvd_gradflow.codec.uniform import Int2, Int4, Int8
@@ -127,6 +128,6 @@ def _check_wire_table() -> None:
             raise ConfigError(f"wire id {wire_id} ({name}) has no decoder")
 
 
-for _codec in (NoneCodec, Fp16, Bf16, Int8, Int4, Int2, Log4, Deadzone, Sign1, Topk, Wavelet):
+for _codec in (NoneCodec, Fp16, Bf16, Int8, Int4, Int2, Log4, Deadzone, Sign1, Topk, PowerSgd, Wavelet):
     register(_codec)
 _check_wire_table()

@@ -41,7 +41,8 @@ class DeviceKernels(ABC):
 
     def lacks(self, spec: dict[str, Any]) -> str | None:
         """Return why no kernel takes this specification of a codec, or None."""
-        can, codec = self.capabilities(), wire.CODECS[spec["id"]][0]
+        can = self.capabilities()
+        codec = wire.CODECS.get(spec["id"], (f"codecs in Python (wire id {spec['id']})",))[0]
         if codec not in can.codecs:
             return f"no kernels for {codec}; it has those of {', '.join(sorted(can.codecs))}"
         if entropy_of(spec["params"]) and not can.entropy:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.device import wire_deadzone as deadzone
-from hvd_gradflow.device.wire_entropy import ENTROPY_BIT
 from hvd_gradflow.device import wire_topk as topk
+from hvd_gradflow.device.wire_entropy import ENTROPY_BIT
 from hvd_gradflow.errors import ConfigError, WireError
 
 MAGIC = 0x4647  # "GF"

@@ -9,12 +9,14 @@ import numpy as np
 
 from hvd_gradflow.device import arrays
 from hvd_gradflow.device.arrays import ArrayView
+from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, normalizes, transforms
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import saturate, written
 
 if TYPE_CHECKING:
     from hvd_gradflow.reduce.place import Place
+    from hvd_gradflow.reduce.reducer import Reducer
 
 
 class Filling:
@@ -89,8 +91,10 @@ class Filling:
         self.arrays[slot.spec.name] = array
         return self.place.fetch(array)
 
-    def take(self, engine: Any, slot: Slot, source: ArrayView, residuals: Residuals, factor: float) -> bool:
-        """Copy a gradient into its bucket, with what is owed times `factor`; returns whether it is finite.
+    def take(
+        self, engine: Any, slot: Slot, source: ArrayView, residuals: Residuals, factors: Factors
+    ) -> bool:
+        """Copy a gradient into its bucket, with what is owed; returns whether it is finite.
 
         Where the bucket has no memory of its own, and nothing is owed, the gradient itself stands for it.
         """
@@ -108,7 +112,7 @@ class Filling:
         if behind > slot.end:  # of a block that was not finite all is NaN there
             self.values[slot.end : behind] = 0
         if finite and residuals.owes(name):
-            owed = residuals.fold(name, self.values[slot.begin : slot.end], factor)
+            owed = residuals.fold(name, self.values[slot.begin : slot.end], factors.fold)
             if owed is not None:
                 self.owed[name] = owed
         return finite
@@ -116,6 +120,14 @@ class Filling:
     def let_go(self) -> None:
         """Keep the gradients of this step no longer: they are in the bucket, and will not be written."""
         self.arrays.clear()
+
+    def submit(self, reducer: Reducer, slots: Sequence[Slot], **terms: Any) -> Any:
+        """Hand these neighbours to :meth:`Reducer.submit`; returns the unit."""
+        return reducer.submit(**terms, **self.terms(slots))
+
+    def waiter(self, engine: Any) -> Any:
+        """Return whose ``wait(unit, timeout)`` is to be called for units of this bucket."""
+        return engine
 
     def terms(self, slots: Sequence[Slot]) -> dict[str, Any]:
         """Return what :meth:`Reducer.submit` needs to know of these neighbours' memory."""

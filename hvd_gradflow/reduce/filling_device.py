@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvd_gradflow.device.arrays import ArrayView
+from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.floats import Floats
 from hvd_gradflow.reduce.layout import Bucket, Slot
@@ -56,13 +57,15 @@ class DeviceFilling(Filling):
         self.arrays[slot.spec.name] = array
         return self.place.view(array)
 
-    def take(self, engine: Any, slot: Slot, source: ArrayView, residuals: Residuals, factor: float) -> bool:
+    def take(
+        self, engine: Any, slot: Slot, source: ArrayView, residuals: Residuals, factors: Factors
+    ) -> bool:
         name = slot.spec.name
         self._views[name] = source
         owed = residuals.take(name)
         if owed is not None:
             self.owed[name] = owed
-            self._debts[name] = owed * factor
+            self._debts[name] = owed * factors.fold
         return True  # the engine learns whether it is finite
 
     def terms(self, slots: Sequence[Slot]) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from hvd_gradflow.errors import GradflowError
 from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.filling_device import DeviceFilling
-from hvd_gradflow.reduce.layout import DTYPES, Bucket, feeds_back
+from hvd_gradflow.reduce.filling_low_rank import LowRankFilling
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, factorizes, feeds_back
 from hvd_gradflow.reduce.residuals import Residuals, zeros
 
 if TYPE_CHECKING:
+    from hvd_gradflow.reduce.low_rank import LowRank
     from hvd_gradflow.reduce.place import Place
     from hvd_gradflow.reduce.reducer import Reducer
 
@@ -41,6 +43,17 @@ class Lane:
         self.flushed = False
         self.statistics: dict[str, tuple[float, float]] = {}
 
+    def note(self, filling: Filling, slot: Slot, unit: Any) -> None:
+        """Keep the energies of a tensor that was waited for, if there are any."""
+        if filling.energies[0] is not unit:
+            filling.energies = (unit, unit.energies())
+        energies = filling.energies[1]
+        if not energies:
+            return
+        gradient, residual, _ = energies[slot.index if len(energies) > 1 else 0]
+        if gradient > 0:
+            self.statistics[slot.spec.name] = (gradient, residual)
+
 
 class Lanes:
     """All lanes of one plan; the residual of a bucket is theirs in common.
@@ -56,6 +69,8 @@ class Lanes:
         Number of the plan.
     place : Place, optional
         Where the gradients lie, if that is a device.
+    low_rank : LowRank, optional
+        What takes the buckets of a codec of low rank.
     """
 
     def __init__(
@@ -66,6 +81,7 @@ class Lanes:
         count: int,
         plan: int,
         place: Place | None = None,
+        low_rank: LowRank | None = None,
     ) -> None:
         self._residuals, self._engine = residuals, reducer.engine
         pairs = []
@@ -81,6 +97,8 @@ class Lanes:
         nodes = reducer.node_count
 
         def filling(bucket: Bucket, residual: Any, there: Place | None) -> Filling:
+            if low_rank is not None and factorizes(bucket.codec):
+                return LowRankFilling(bucket, residual, nodes, place, low_rank)
             if there is None:
                 return Filling(bucket, residual, nodes, count == 1, place)
             return DeviceFilling(bucket, residual, nodes, count == 1, there)
@@ -149,7 +167,7 @@ class Lanes:
 
     def _drain(self, filling: Filling) -> None:
         for name, unit in filling.units.items():
-            self._engine.wait(unit)
+            filling.waiter(self._engine).wait(unit)
             if unit.exception is not None:
                 raise unit.exception
             self.settle(filling, name, unit)

@@ -130,6 +130,11 @@ def transforms(codec: Codec) -> bool:
     return codec.transforms
 
 
+def factorizes(codec: Codec) -> bool:
+    """Return whether matrices travel as low-rank factors (:mod:`.low_rank`)."""
+    return getattr(codec, "low_rank", False)
+
+
 def accumulator(dtype: int, codec: Codec) -> int:
     """Return the dtype that a gradient is summed in: float64 as such where nothing is lost, else float32."""
     return DTYPES["float64"] if dtype == DTYPES["float64"] and not codec.lossy else DTYPES["float32"]
@@ -171,8 +176,8 @@ def cut(
 
 def _stays(spec: TensorSpec, codec: Codec, dtype: int) -> bool:
     large = spec.elements * 4 >= _LARGE
-    plain = not normalizes(codec) and not transforms(codec)
-    return large and spec.dtype == "float32" and dtype == DTYPES["float32"] and plain
+    as_it_is = not normalizes(codec) and not transforms(codec) and not factorizes(codec)
+    return large and spec.dtype == "float32" and dtype == DTYPES["float32"] and as_it_is
 
 
 def _splits(spec: TensorSpec, codec: Codec) -> bool:

@@ -13,7 +13,7 @@ from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
 from hvd_gradflow.reduce import lifecycle, single, single_device
 from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import digest
+from hvd_gradflow.reduce.layout import digest, factorizes
 from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.place import Place, check_setting, device_of
 from hvd_gradflow.reduce.probe import Prober
@@ -95,6 +95,7 @@ class Reducer:
         self.normalizer = Normalizer()
         self._joining: Handle | None = None
         self.prober = Prober(self)
+        self.spared = 0.0  # bytes of matrices in whose place this rank sent factors
         self.streams: dict[str, Any] = {}
         self.recorder: Any = None  # of statistics of gradients; streams made from now on have it
         lifecycle.register(self)
@@ -256,6 +257,8 @@ class Reducer:
         self._check_open()
         if self._joining is not None:
             return self._joining
+        for stream in self.streams.values():
+            stream.announce()
         unit = self.engine.join(self.domain)
 
         def collect(unit):
@@ -315,13 +318,15 @@ class Reducer:
         """Return counts of this rank since the start.
 
         ``wire_bytes`` handed to MPI for other nodes, headers and control messages counted;
-        ``wire_bytes_uncompressed``, what the same exchange would have handed over without a codec;
+        ``wire_bytes_uncompressed``, what the same exchange would have handed over without a codec (of
+        matrices that were sent as factors, this rank's part of what all ranks would have);
         ``payloads``; ``units``; ``late``, those of which only the first part was sent; ``peak_under_way``,
         the most unacknowledged chunks to one peer. What a policy sent to measure the link is left out, and
         counted as ``probe_bytes``.
         """
         counts, probes = self.engine.traffic(self.domain), self.prober.traffic
         counts = {key: count - probes[key] for key, count in counts.items()}
+        counts["wire_bytes_uncompressed"] += round(self.spared)
         return {**counts, "probe_bytes": probes["wire_bytes"]}
 
     @property
@@ -420,4 +425,5 @@ def _address(array) -> int:
 
 
 def _codec(codec):
-    return codecs.get(codec) if isinstance(codec, str) else codec
+    codec = codecs.get(codec) if isinstance(codec, str) else codec
+    return codecs.get("none") if factorizes(codec) else codec  # streams keep factors from step to step

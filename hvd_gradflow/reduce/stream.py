@@ -29,15 +29,16 @@ from hvd_gradflow.reduce.layout import (
     identify,
     identify_plan,
 )
+from hvd_gradflow.reduce.low_rank import LowRank, carried
 from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.place import Place
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import HALVES
 from hvd_gradflow.reduce.steering import Steering
+from hvd_gradflow.reduce.topology import tell_of_one_node
 from hvd_gradflow.reduce.tuner import Tuner, Undecided
 
-_said: list[bool] = []  # that nothing is encoded on one node: once a process
 _IMPORTANCE = ("energy", "coordinate")
 
 
@@ -112,6 +113,7 @@ class GradientStream:
         self._placed = place
         self._in_place = in_place and not max_staleness
         self._rounds = 0
+        self._low_rank = LowRank(reducer)
         self._lanes = Lanes((), self._residuals, reducer, max_staleness + 1, 0)
         self._next_table: dict[str, Any] | None = None  # for the next step
         self._plans = 0
@@ -122,14 +124,8 @@ class GradientStream:
         }
         self.restart()
         reducer.streams[scope] = self
-        encodes = any(codec.lossy for codec in self._table.values())
-        if encodes and reducer.node_count == 1 and reducer.size > 1 and reducer.rank == 0 and not _said:
-            _said.append(True)
-            events.warn(
-                "all %d ranks are on one node, where nothing is encoded (memory is faster than any codec); "
-                "to try compression on one machine set GRADFLOW_RANKS_PER_NODE=1",
-                reducer.size,
-            )
+        if reducer.node_count == 1 and reducer.rank == 0 and any(c.lossy for c in self._table.values()):
+            tell_of_one_node(reducer.size)
 
     def restart(self) -> None:
         """Begin again (after a join), knowing nothing that some rank may not."""
@@ -138,6 +134,7 @@ class GradientStream:
         self.drain()
         self._residuals.in_gradient_units(self._normalizer, self._bands)
         self._normalizer.restart()
+        self._low_rank.restart()
         self._bands.restart()
         begun = self._plans > 0
         self._table = self._steering.begin(self.specs, self.importance)
@@ -155,17 +152,18 @@ class GradientStream:
 
     def _plan(self) -> None:
         """Lay out the buckets anew, for the present table."""
+        table = carried(self.specs, self._table, self.reducer.node_count, self.max_staleness)
         self.drain()
         self._residuals.in_gradient_units(self._normalizer, self._bands)
         self._residuals.release()
-        self.reducer.forget(self._identities)
-        self._identities.clear()
+        self._forget()
         label = f"{self.scope}.{self._plans}."
         self._compare(self._table)
         limit = self.reducer.config.bucket_mib * 2**20
-        buckets = cut(self.specs, self._table, limit, label, self._in_place)
+        buckets = cut(self.specs, table, limit, label, self._in_place)
+        lanes = self.max_staleness + 1
         self._lanes = Lanes(
-            buckets, self._residuals, self.reducer, self.max_staleness + 1, self._plans, self._placed
+            buckets, self._residuals, self.reducer, lanes, self._plans, self._placed, self._low_rank
         )
 
     def _compare(self, codecs: Mapping[str, Any]) -> Handle:
@@ -207,8 +205,8 @@ class GradientStream:
                 f"registered were {slot.spec.elements} of {slot.spec.dtype}"
             )
         seen = None if self.recorder is None else self.recorder.take(self, slot.spec, source)
-        factor = self._factors(filling.bucket).fold
-        finite = filling.take(self.reducer.engine, slot, source, self._residuals, factor)
+        factors = self._factors(filling.bucket)
+        finite = filling.take(self.reducer.engine, slot, source, self._residuals, factors)
         if filling.normalizes:
             values = filling.values[slot.begin : slot.end]
             residual = None if filling.residual is None else filling.residual[slot.begin : slot.end]
@@ -238,7 +236,8 @@ class GradientStream:
                 self._end_round(lane)
 
         whole = filling.units.get(name)
-        return Handle(self.reducer.engine, unit if whole is None else whole, name, collect, after)
+        waiter = filling.waiter(self.reducer.engine)
+        return Handle(waiter, unit if whole is None else whole, name, collect, after)
 
     def flush(self) -> None:
         """Send what is incomplete, tensor by tensor; all ranks must lack the same ones."""
@@ -269,6 +268,10 @@ class GradientStream:
         if self._next_table is not None:
             self._table, self._next_table = self._next_table, None
             self._plan()
+
+    def announce(self) -> None:
+        """Wait until all that follows from what was sent is submitted, before this rank joins."""
+        self._low_rank.announce()
 
     def drain(self) -> None:
         """Wait until all that was sent is reduced here; the results stay, to be waited for as ever.
@@ -310,7 +313,9 @@ class GradientStream:
             else:
                 state = self._normalizer.digest(names, self._rounds)
         parts = self._bands.parts(filling, slots) if filling.transforms else {}
-        return self.reducer.submit(
+        return filling.submit(
+            self.reducer,
+            slots,
             name=name,
             identity=self._identities[name],
             codec=codec,
@@ -323,7 +328,6 @@ class GradientStream:
             state=state,
             statistics=self._policy.wants_statistics and filling.residual is not None,
             versions=self._lanes.count,
-            **filling.terms(slots),
             **parts,
         )
 
@@ -342,7 +346,7 @@ class GradientStream:
         result = filling.give(self.reducer.engine, slot, out, saturated)
         self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:
-            self._note(lane, filling, slot, unit)
+            lane.note(filling, slot, unit)
         if self._tuner is not None and not self.max_staleness:
             self._tuner.saw(unit, filling.bucket.codec, slot.size)
         lane.outstanding.discard(name)
@@ -350,16 +354,6 @@ class GradientStream:
         filling.units.pop(name, None)
         filling.lent = None
         return result
-
-    def _note(self, lane: Lane, filling: Filling, slot: Slot, unit) -> None:
-        if filling.energies[0] is not unit:
-            filling.energies = (unit, unit.energies())
-        energies = filling.energies[1]
-        if not energies:
-            return
-        gradient, residual, _ = energies[slot.index if len(energies) > 1 else 0]
-        if gradient > 0:
-            lane.statistics[slot.spec.name] = (gradient, residual)
 
     def _end_round(self, lane: Lane) -> None:
         """All of a step was waited for, on every rank at this point: the policy may change its mind."""
@@ -443,4 +437,8 @@ class GradientStream:
     def close(self) -> None:
         """Let the reducer forget this stream; what is under way must have been waited for."""
         self.reducer.streams.pop(self.scope, None)
-        self.reducer.forget(self._identities)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.reducer.forget([*self._identities, *self._low_rank.names()])
+        self._identities.clear()

@@ -14,6 +14,19 @@ from hvd_gradflow import events
 from hvd_gradflow.config import Config
 from hvd_gradflow.reduce.agreement import exchange
 
+_told: list[bool] = []  # that nothing is encoded on one node: once a process
+
+
+def tell_of_one_node(ranks: int) -> None:
+    """Warn, once a process, that a codec has nothing to do where all ranks are on one node."""
+    if ranks > 1 and not _told:
+        _told.append(True)
+        events.warn(
+            "all %d ranks are on one node, where nothing is encoded (memory is faster than any codec); "
+            "to try compression on one machine set GRADFLOW_RANKS_PER_NODE=1",
+            ranks,
+        )
+
 
 def group_nodes(hosts: list[str], ranks_per_node: int = 0) -> list[list[int]]:
     """Group ranks by host, in order of their first rank; split by `ranks_per_node` if it is not 0."""

@@ -62,7 +62,7 @@ def error_bound(codec, x: np.ndarray, payload: np.ndarray | None = None) -> np.n
     magnitude, largest = np.abs(x.astype(np.float64)), block_maxima(codec, x)
     stochastic = codec.spec()["rounding"] == 1
     tiny = 2.0**-149  # one unit of the last place of a denormal result
-    if codec.name == "none":
+    if codec.name in ("none", "powersgd"):  # arrays of one dimension are no matrices
         return np.zeros(x.size)
     if codec.name == "bf16":
         return np.maximum(magnitude * 2.0**-8, 2.0**-134)  # 2^-133 is bfloat16's smallest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvd_gradflow import codec as codecs
-from hvd_gradflow.device import _kernels, backend, view
+from hvd_gradflow.device import _kernels, backend, view, wire
 from hvd_gradflow.device.float_env import default_float_env
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="MXCSR is x86's")
@@ -47,6 +47,8 @@ def everything(x, other):
     results = []
     for name in codecs.names():
         codec = codecs.get(name)
+        if codec.wire_id not in wire.CODECS:
+            continue  # it is NumPy's throughout
         for c in [codec] + ([codec(rounding="stochastic")] if "rounding" in codec.options() else []):
             spec, n = c.spec(), x.size
             out, residual = np.zeros(k.max_encoded_size(spec, n), np.uint8), other.copy()

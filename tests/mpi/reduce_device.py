@@ -163,7 +163,15 @@ def specs():
 @check
 def streams(made):
     """Buckets of many tensors under codecs and policies; a step that lacks a tensor; states."""
-    for codec in ("none", "log4", "int8", "adaptive", deadzone(similarity=0.95), deadzone(target_ratio=20)):
+    for codec in (
+        "none",
+        "log4",
+        "int8",
+        "adaptive",
+        "powersgd",
+        deadzone(similarity=0.95),
+        deadzone(target_ratio=20),
+    ):
         results = []
         for reducer in made:
             scope = f"{codec}"
