@@ -60,6 +60,7 @@ def test_the_demo_learns_and_sends_little(train):
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_the_variants_train_alike_on_all_ranks(train):
     args = ("--optimizer", "adamw", "--backward-passes", "2", "--amp", "--compression", "log4")
     summary = train(DIGITS, *args, "--limit", "256", "--batch-size", "16", "--steps", "6")

@@ -95,6 +95,7 @@ def test_the_demo_learns_and_sends_little(train, compression, ratio, tmp_path, m
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_a_target_ratio_is_held(train):
     args = ("--compression", "adaptive", "--target-ratio", "6", *ONE_PASS, "--batch-size", "8")
     # More than asked for, since these gradients are sparse: deadzone needs less than it was given.
@@ -126,7 +127,7 @@ def test_nothing_leaves_a_node(train):
     [
         pytest.param(("--optimizer", "adamw"), marks=pytest.mark.slow),
         ("--backward-passes", "2", "--max-staleness", "1"),
-        ("--amp",),
+        pytest.param(("--amp",), marks=pytest.mark.slow),
         pytest.param(("--amp", "--stock-horovod"), marks=pytest.mark.slow),
     ],
     ids=" ".join,
@@ -171,6 +172,7 @@ def small_bible(tmp_path, monkeypatch):
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_the_text_is_judged_by_its_validation_loss(train, small_bible):
     args = ("--steps", "6", "--batch-size", "4", "--compression", "log4", "--option", "block=64")
     summary = train(2, TEXT, *args, metric="validation_loss")

@@ -80,6 +80,7 @@ def test_allreduce_of_recorded_gradients_on_one_node(bench):
         )
 
 
+@pytest.mark.slow
 def test_train(bench, tmp_path):
     picture = tmp_path / "steps.png"
     systems = "horovod/fp16,ddp/powersgd4,gradflow"

@@ -37,6 +37,7 @@ def test_values_under_the_smallest_settings():
     well(VALUES, 3, 2, *parts, checks=22, **SMALLEST)
 
 
+@pytest.mark.slow
 def test_backends_give_the_same_bits():
     bits = set()
     for backend in ("cpu", "numpy"):

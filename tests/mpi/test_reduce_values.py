@@ -33,7 +33,8 @@ SMALLEST = {"GRADFLOW_WINDOW": "1", "GRADFLOW_SHM_SLOTS": "2", "GRADFLOW_CHUNK_K
 
 
 @pytest.mark.parametrize(
-    ("ranks", "per_node", "settings"), [(3, 2, SMALLEST), (2, 1, {"GRADFLOW_BACKEND": "numpy"})]
+    ("ranks", "per_node", "settings"),
+    [(3, 2, SMALLEST), pytest.param(2, 1, {"GRADFLOW_BACKEND": "numpy"}, marks=pytest.mark.slow)],
 )
 def test_values_under_other_settings(ranks, per_node, settings):
     """The smallest windows, and codecs called back in Python."""

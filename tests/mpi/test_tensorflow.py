@@ -30,7 +30,11 @@ STOCK = [
 
 @pytest.mark.parametrize(
     ("path", "names"),
-    [("dropin", None), ("stock", STOCK), pytest.param("stock", None, marks=pytest.mark.slow)],
+    [
+        ("dropin", None),
+        pytest.param("stock", STOCK, marks=pytest.mark.slow),
+        pytest.param("stock", None, marks=pytest.mark.slow),
+    ],
 )
 def test_tape(mpirun, path, names):
     names = names or sorted(checks_of(HERE / "tf_tape.py"))
@@ -62,7 +66,7 @@ def test_process_sets(mpirun, path):
     all_ok(mpirun(3, [HERE / "tf_sets.py", path], timeout=200, env=APART), checks_of(HERE / "tf_sets.py"))
 
 
-@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_keras(mpirun, half):
     names = sorted(checks_of(HERE / "keras_training.py"))[half::2]
     all_ok(mpirun(2, [HERE / "keras_training.py", *names], timeout=280, env=APART), names)
