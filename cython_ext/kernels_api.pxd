@@ -74,4 +74,4 @@ cdef extern from "kernels/levels.h" namespace "gradflow" nogil:
 
 
 cdef extern from "kernels/wavelet.h" namespace "gradflow" nogil:
-    void transform_wavelet(const WaveletRun &run)
+    void transform_wavelet(const WaveletRun &run) except +

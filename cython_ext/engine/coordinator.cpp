@@ -214,11 +214,15 @@ bool Coordinator::release(double time, bool idle) {
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
     // A rank that has joined keeps nothing for later, and what is not finite must be seen at once.
     const bool late = it->spec.deadline > 0 && time - it->since > it->spec.deadline && joined_count_ == 0 &&
-                      !(it->spec.flags & kNonFinite);
+                      !(it->spec.flags & kNonFinite) && !late_.count(it->spec.name_hash);
     if (!late && !(idle && it == waiting_.begin())) continue;
     UnitSpec spec = it->spec;
     waiting_.erase(it);
-    if (late) spec.flags |= kLate;
+    late_.erase(spec.name_hash);
+    if (late) {
+      spec.flags |= kLate;
+      late_.insert(spec.name_hash);
+    }
     go_(spec, Agreement());
     return true;
   }

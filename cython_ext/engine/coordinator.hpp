@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "protocol.hpp"
@@ -68,6 +69,7 @@ class Coordinator {
     double since = 0;
   };
   std::deque<Waiting> waiting_;
+  std::unordered_set<uint64_t> late_;  // names whose second part was late the last time: not twice running
 
   int size_ = 1;
   Options options_;

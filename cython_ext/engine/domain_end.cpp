@@ -46,7 +46,7 @@ void Domain::end_running(const std::string &text) {
 }
 
 void Domain::end_failed(const UnitPtr &unit, Failure kind, const std::string &text) {
-  if (!unit) return;
+  if (!unit || unit->state.load() == UnitState::kFailed) return;
   unit->failure = kind;
   unit->error = text;
   host_->finish(unit, UnitState::kFailed);
@@ -152,6 +152,9 @@ void Domain::watch(double time) {
 // What this rank waits for, in words.
 std::string Domain::subject() const {
   if (!running_.empty() && running_.front().unit) return "tensor '" + running_.front().unit->name + "'";
+  for (const auto &entry : halves_) {
+    if (entry.second.unit) return "tensor '" + entry.second.unit->name + "'";
+  }
   if (!submitted_.empty()) return "tensor '" + submitted_.begin()->second->name + "'";
   if (!gathering_.empty()) return "tensor '" + gathering_.front()->name + "'";
   return name_;

@@ -12,6 +12,7 @@ from hvd_gradflow.analyze.statistics import describe, dot
 from hvd_gradflow.codec import Codec, registry
 from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.codec.registry import label
+from hvd_gradflow.codec.wavelet import Wavelet
 from hvd_gradflow.errors import GradflowError
 
 _SIMILARITIES = (0.95, 0.9)  # of deadzone, beside its default
@@ -87,11 +88,12 @@ def quality(codec: Codec, tensors: Sequence[np.ndarray], chunk: int) -> dict[str
     coded = count = 0
     inner = norm = decoded_norm = lost = 0.0
     for tensor in tensors:
-        encode = _encoder(codec, tensor)
+        tensor, coder = codec.prepared(tensor) if isinstance(codec, Wavelet) else (tensor, codec)
+        encode = _encoder(coder, tensor)
         for first in range(0, tensor.size, chunk):
             part = tensor[first : first + chunk]
             payload = encode(part, first)
-            x, y = part.astype(np.float64), codec.decode(payload).astype(np.float64)
+            x, y = part.astype(np.float64), coder.decode(payload).astype(np.float64)
             coded, count = coded + payload.size, count + part.size
             inner, norm, decoded_norm = inner + dot(x, y), norm + dot(x, x), decoded_norm + dot(y, y)
             lost += dot(x - y, x - y)

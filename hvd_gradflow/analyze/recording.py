@@ -9,6 +9,7 @@ their cosines with those of the step before. What a killed run left unfinished i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,7 +136,8 @@ def _runs(file: Path, remarks: list[str]) -> list[_Run]:
                     f"{file}: version {line.get('version')} of the format, expected {VERSION}: read it with"
                     " the version of hvd_gradflow that wrote it"
                 )
-            runs.append(_Run(float(line["started"]), []))
+            started = line.get("started")
+            runs.append(_Run(float(started) if _number(started) else 0.0, []))
         elif runs:
             runs[-1].lines.append(line)
     if bad:
@@ -169,22 +171,52 @@ def _gather(run: _Run, streams: dict[tuple, Stream]) -> None:
                 continue
             stream, rank = mine[line["stream"]]
             step, names = int(line["step"]), [layer.name for layer in stream.layers]
-            if line["kind"] == "norms" and len(line["local"]) == len(names):
+            if line["kind"] == "norms" and _numbers(line["local"], len(names)):
                 stream.local.setdefault(step, {})[rank] = line["local"]
-                if len(line.get("reduced") or ()) == len(names):
+                if _numbers(line.get("reduced"), len(names)):
                     stream.reduced[step] = line["reduced"]
             elif line["kind"] == "layers":
                 stream.statistics[step] = {
                     n: s for n, s in line["layers"].items() if n in names and _complete(s)
                 }
             elif line["kind"] == "next":
-                stream.cosines[step] = {n: c for n, c in line["cosines"].items() if n in names}
-        except (KeyError, TypeError, ValueError, AttributeError):
+                stream.cosines[step] = {
+                    n: c for n, c in line["cosines"].items() if n in names and (c is None or _number(c))
+                }
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    return "reason" in found or found.keys() >= _TOLD
+    """Whether a layer's statistics are all there, and numbers where numbers belong."""
+    if isinstance(found.get("reason"), str):
+        return True
+    if not found.keys() >= _TOLD or not isinstance(found["codecs"], dict):
+        return False
+    if not isinstance(found.get("codec", ""), str):
+        return False
+    bands, codecs = found["bands"], found["codecs"].values()
+    lists = [found["quantiles"], found["histogram"], *([] if bands is None else [bands])]
+    return (
+        all(_number(found[key]) for key in _TOLD - {"quantiles", "histogram", "bands", "codecs", "kurtosis"})
+        and (found["kurtosis"] is None or _number(found["kurtosis"]))
+        and all(isinstance(values, list) and all(map(_number, values)) for values in lists)
+        and all(0 <= band <= 1 for band in bands or ())
+        and all(isinstance(c, list) and len(c) == 3 and all(map(_number, c)) and c[0] > 0 for c in codecs)
+    )
+
+
+def _numbers(values: Any, count: int) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(value is None or _number(value) for value in values)
+    )
+
+
+def _number(value: Any) -> bool:
+    """Whether it is one, and of a size that a sum of squares of floats may have."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e100
 
 
 def _stream(line: dict[str, Any]) -> Stream:
@@ -192,4 +224,12 @@ def _stream(line: dict[str, Any]) -> Stream:
         Layer(str(name), tuple(shape), str(kind), int(elements))
         for name, shape, kind, elements in line["layers"]
     ]
-    return Stream(line["scope"], layers, int(line["ranks"]), line["importance"], dict(line["about"]))
+    about = {str(key): value for key, value in line["about"].items() if isinstance(value, (str, int))}
+    importance, ranks = line["importance"], int(line["ranks"])
+    if (
+        importance not in ("energy", "coordinate")
+        or ranks < 1
+        or any(x.elements != math.prod(x.shape) for x in layers)
+    ):
+        raise ValueError("no stream is like that")
+    return Stream(str(line["scope"]), layers, ranks, importance, about)

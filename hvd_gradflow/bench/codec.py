@@ -21,6 +21,7 @@ from hvd_gradflow.bench.tables import print_rows, write_json
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.codec.registry import label
+from hvd_gradflow.codec.wavelet import Wavelet
 from hvd_gradflow.errors import ConfigError
 
 OPERATIONS = ("encode", "encode_ef", "encode_stochastic", "decode_add")
@@ -163,6 +164,12 @@ def work(op: str, codec: Codec, x: np.ndarray, payload: np.ndarray) -> Callable[
         return lambda: codec.decode_add(payload, acc)
     residual = np.zeros_like(x) if op == "encode_ef" else None
     out = np.zeros(codec.max_encoded_size(x.size), np.uint8)
+    if isinstance(codec, Wavelet):
+        ends, steps = codec.steps(payload)
+        room, carrier = np.empty_like(x), codec.carrier
+        return lambda: carrier.encode_stepped(
+            codec.forward(x, 0, room), ends, steps, residual=residual, out=out
+        )
     if isinstance(codec, Deadzone):  # a reduction has the steps before it encodes
         ends, steps = codec.steps(payload)
         return lambda: codec.encode_stepped(x, ends, steps, residual=residual, out=out)

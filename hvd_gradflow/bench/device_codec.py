@@ -69,9 +69,9 @@ def run_device_bench(
         If its payloads are not those of the CPU.
     """
     device = devices.available(name)
-    used = [codec for codec in chosen(codecs) if codecs or device.lacks(codec.spec()) is None]
+    used = [codec for codec in chosen(codecs) if codecs or _lacking(device, codec) is None]
     for codec in used:
-        lacking = device.lacks(codec.spec())
+        lacking = _lacking(device, codec)
         if lacking:
             raise UnsupportedError(f"device {name!r}: {lacking}")
     x = gradient_like(max(1, round(megabytes * 2**20 / 4)))
@@ -81,6 +81,12 @@ def run_device_bench(
     if json_path:
         write_json(rows, json_path)
     return rows
+
+
+def _lacking(device: Device, codec: Codec) -> str | None:
+    if codec.transforms:
+        return f"codec {codec.name!r} transforms on the host"
+    return device.lacks(codec.spec())
 
 
 class Timed:

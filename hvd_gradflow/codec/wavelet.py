@@ -19,6 +19,7 @@ from hvd_gradflow.errors import ConfigError, WireError
 AXES = ("memory", "matrix")
 WHERE = ("auto", "always")
 _FRONT = struct.Struct("<BBHI")  # filter, levels, 0, columns
+BEGIN = 0.98  # of what a tensor costs untransformed, below which a stream begins to transform it
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -84,6 +85,11 @@ class Wavelet(Deadzone):
             raise ConfigError(
                 f"codec {self.name!r}: details_deadline_ms={self.details_deadline_ms}: expected {words}"
             )
+        if self.details_deadline_ms and not self.error_feedback:
+            raise ConfigError(
+                f"codec {self.name!r}: details_deadline_ms={self.details_deadline_ms} with"
+                " error_feedback=False: what comes too late would be lost; expected error feedback"
+            )
         if self.domain != "energy":
             raise ConfigError(
                 f"codec {self.name!r}: domain={self.domain!r}: expected 'energy'; deadzone takes others"
@@ -117,6 +123,17 @@ class Wavelet(Deadzone):
     def lowest(self, n: int, columns: int) -> int:
         """Return how many of n coefficients are the lowest band: the first ones."""
         return lowest(n, self.levels, columns)
+
+    def prepared(self, x: np.ndarray) -> tuple[np.ndarray, Deadzone]:
+        """Return what a stream would encode in place of `x` (one dimension, finite), and by what."""
+        c = self.forward(x, 0, np.empty_like(x))
+        if self.where == "auto":
+            plain, transformed = (self.carrier.encode(values) for values in (x, c))
+            if not self._better(x, c, plain, transformed) or (
+                self.control[0] == "similarity" and transformed.size > BEGIN * plain.size
+            ):
+                c = x
+        return c, self.carrier
 
     # ---- One array by itself ------------------------------------------------------------------------------
 

@@ -47,8 +47,11 @@ def energy(x: np.ndarray) -> float:
 
 
 def norm(energies: Iterable[float]) -> float:
-    """Return the norm of all gradients together, from the sums of squares of each."""
-    return math.sqrt(math.fsum(energies))
+    """Return the norm of all gradients together, from the sum of squares of each; inf beyond float64."""
+    try:
+        return math.sqrt(math.fsum(energies))
+    except OverflowError:
+        return math.inf
 
 
 def factor(norm: float, limit: float) -> float:

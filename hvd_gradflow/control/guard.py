@@ -215,19 +215,22 @@ class AccuracyGuard(Policy):
         return self._changed(before)
 
     def heard(self, totals: Sequence[float]) -> dict[str, Codec] | None:
-        total, count = totals
-        if count < 1.0:
+        total, count, wild = totals
+        if count + wild < 1.0:
             return None
+        mean = total / count if count > wild else math.nan  # most of them are not finite: it diverges
         before, best = self._table(), self._loss.best
-        trouble = self._loss.observe(total / count)
+        trouble = self._loss.observe(mean)
         if trouble is None:
             return None
         self._quiet = dict.fromkeys(self._quiet, self._rounds)
         if not trouble:
             return None
         raised = [name for name in self._floors if self._raise(name)]
-        assert best is not None and self.options.loss is not None
-        why = f"loss {total / count:.4g}, above its best, {best:.4g}, by more than {self.options.loss:.2%}"
+        assert self.options.loss is not None
+        why = f"loss {mean:.4g}"
+        if best is not None:
+            why += f", above its best, {best:.4g}, by more than {self.options.loss:.2%}"
         self._note(raised, before, why)
         return self._changed(before)
 
@@ -236,8 +239,8 @@ class AccuracyGuard(Policy):
         return 0 if self.options.loss is None else self.options.window
 
     def report(self) -> Sequence[float]:
-        total, count = self._reader.new()
-        return (total, float(count))
+        total, count, wild = self._reader.new()
+        return (total, float(count), float(wild))
 
     def notes(self) -> list[tuple[str, dict[str, Any]]]:
         told, self._notes = self._notes, []

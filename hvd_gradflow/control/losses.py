@@ -16,7 +16,7 @@ class Losses:
     def __init__(self) -> None:
         self._pending: list[Any] = []
         self._sum = 0.0
-        self._count = 0
+        self._count = self._wild = 0
 
     def report(self, loss: Any) -> None:
         """Take in one loss: a number, or a tensor of one element, which is copied and read later.
@@ -44,11 +44,12 @@ class Losses:
         finite = [value for value in values if math.isfinite(value)]
         self._sum += math.fsum(finite)
         self._count += len(finite)
+        self._wild += len(values) - len(finite)
 
-    def totals(self) -> tuple[float, int]:
-        """Return the sum of all losses that were reported, and their number."""
+    def totals(self) -> tuple[float, int, int]:
+        """Return the sum of all finite losses that were reported, their number, and that of the others."""
         self._settle()
-        return self._sum, self._count
+        return self._sum, self._count, self._wild
 
 
 class Reader:
@@ -58,7 +59,7 @@ class Reader:
         self._losses = losses
         self._read = losses.totals()
 
-    def new(self) -> tuple[float, int]:
-        """Return the sum and the number of the reports since the last call."""
+    def new(self) -> tuple[float, int, int]:
+        """Return sum and number of the reports since the last call, and the number of those not finite."""
         before, self._read = self._read, self._losses.totals()
-        return self._read[0] - before[0], self._read[1] - before[1]
+        return self._read[0] - before[0], self._read[1] - before[1], self._read[2] - before[2]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from statistics import median
+
+_DIFFERENCES, _ENOUGH = 32, 8  # between windows: how many are looked at, and how many tell something
 
 
 class ErrorWatch:
@@ -61,35 +65,58 @@ class ErrorWatch:
 
 
 class LossWatch:
-    """The mean loss of each window beside the best one so far.
+    """The mean loss of each window beside the best level so far.
+
+    A level is the mean of the last `patience` windows. Losses of batches differ, and the least of many is
+    well below their mean: so a window is too high only if it exceeds the best level by three standard
+    deviations of windows, too, once eight differences between neighbours tell these (their median magnitude
+    is 0.954 of one under Gaussian noise, whatever the trend).
 
     Parameters
     ----------
     limit : float, optional
-        Part of the best loss by which it may be exceeded.
+        Part of the best level by which it may be exceeded.
     patience : int
         Windows in a row, above that, which are trouble enough.
 
     Attributes
     ----------
     best : float or None
-        The lowest so far, since the last trouble: what came after is measured against what came after.
+        The lowest level so far, since the last trouble: what came after is measured against what came after.
     """
 
     def __init__(self, limit: float | None, patience: int) -> None:
         self._limit, self._patience = limit, patience
         self.best: float | None = None
         self._bad = 0
+        self._last: deque[float] = deque(maxlen=patience)
+        self._differences: deque[float] = deque(maxlen=_DIFFERENCES)
 
     def observe(self, loss: float) -> bool | None:
-        """Take in the mean of a window; None: good enough, False: too high, True: for too long."""
-        if self.best is None or loss < self.best:
-            self.best = loss
-        if self._limit is None or loss - self.best <= self._limit * abs(self.best):
+        """Take in the mean of a window; None: good enough, False: too high, True: for too long.
+
+        One that is not finite is too high.
+        """
+        if math.isfinite(loss):
+            if self._last:
+                self._differences.append(abs(loss - self._last[-1]))
+            self._last.append(loss)
+            level = math.fsum(self._last) / len(self._last)
+            if self.best is None or level < self.best:
+                self.best = level
+        if self._limit is None or (self.best is not None and loss - self.best <= self._allowed()):
             self._bad = 0
             return None
         self._bad += 1
         if self._bad < self._patience:
             return False
         self.best, self._bad = None, 0
+        self._last.clear()
         return True
+
+    def _allowed(self) -> float:
+        assert self._limit is not None and self.best is not None
+        allowed = self._limit * abs(self.best)
+        if len(self._differences) >= _ENOUGH:
+            allowed += 3 * median(self._differences) / 0.954
+        return allowed

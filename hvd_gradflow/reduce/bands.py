@@ -8,23 +8,24 @@ the first part of a unit, the lowest band, is urgent ("Two parts" in docs/archit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvd_gradflow import device, events
+from hvd_gradflow.codec.wavelet import BEGIN, Wavelet
 from hvd_gradflow.reduce.layout import SPLIT_ELEMENTS, Slot, transforms
 
 if TYPE_CHECKING:
-    from hvd_gradflow.codec.wavelet import Wavelet
     from hvd_gradflow.reduce.filling import Filling
+    from hvd_gradflow.reduce.handle import Handle
     from hvd_gradflow.reduce.reducer import Reducer
+    from hvd_gradflow.reduce.residuals import Residuals
 
 SAMPLE = 1 << 16  # elements that a vote looks at
-# Of what untransformed payloads cost: below the first a tensor is transformed from now on, above the other no
-# more.
-BEGIN, END = 0.98, 0.99
+# Of what untransformed payloads cost: above it a tensor is transformed no more (BEGIN: below it, it is).
+END = 0.99
 LOSS = 0.4  # 5 % less lost energy counts as 2 % fewer bytes
 _ALIGN = 32  # of deadzone's blocks
 
@@ -52,6 +53,7 @@ class Bands:
         self._on: dict[str, bool] = {}  # decided, with where="auto"
         self._scores: dict[str, tuple[float, float]] = {}  # of this round: plain, transformed
         self._inside: dict[str, tuple[Wavelet, int]] = {}  # in whose coefficients residuals are
+        self._pending: tuple[list[str], Handle] | None = None  # a vote under way, and what it is about
         self._scratch = np.empty(0, np.float32)
 
     def restart(self) -> None:
@@ -59,6 +61,7 @@ class Bands:
         self._round = 0
         self._on.clear()
         self._scores.clear()
+        self._pending = None
 
     def enter(self, filling: Filling, slot: Slot, finite: bool) -> bool:
         """Transform a gradient that is in its bucket, in place, and return whether that was done."""
@@ -103,11 +106,19 @@ class Bands:
         split = max(lowest // _ALIGN, 1) * _ALIGN
         return {"split": split, "deadline": codec.details_deadline_ms / 1000}
 
-    def round_ended(self, fillings: Iterable[Filling]) -> None:
-        """Vote, on all ranks at this point, where it is time: which tensors are transformed from now on."""
+    def round_ended(self, fillings: Iterable[Filling], residuals: Residuals) -> None:
+        """Begin a vote where it is time, and act upon that of the round before; all ranks at this point.
+
+        A round later all ranks have voted, whatever else each of them waits for.
+        """
         number, self._round = self._round, self._round + 1
-        if not self._votes or not due(number):
-            return
+        if self._pending is not None:
+            (names, handle), self._pending = self._pending, None
+            self._decide(names, handle.wait(), residuals)
+        if self._votes and due(number):
+            self._vote(fillings)
+
+    def _vote(self, fillings: Iterable[Filling]) -> None:
         names, scores = [], []
         for filling in fillings:
             codec: Any = filling.bucket.codec
@@ -119,17 +130,26 @@ class Bands:
                 score = self._scores.get(slot.spec.name, (0.0, 0.0))
                 scores.append(score if filling.transforms else (0.0, math.inf))
         self._scores.clear()
-        if not names:
-            return
-        total = self._reducer.allreduce_async(
-            np.array(scores, np.float64), f"{self._scope}: what is transformed", op="sum", codec="none"
-        ).wait()
+        if names:
+            self._pending = (
+                names,
+                self._reducer.allreduce_async(
+                    np.array(scores, np.float64),
+                    f"{self._scope}: what is transformed",
+                    op="sum",
+                    codec="none",
+                ),
+            )
+
+    def _decide(self, names: Sequence[str], total: np.ndarray, residuals: Residuals) -> None:
         changed = {}
         for name, (plain, transformed) in zip(names, total.tolist()):
             was = self._on.get(name, False)
             self._on[name] = transformed < plain * (END if was else BEGIN)
             if self._on[name] != was:
                 changed[name] = self._on[name]
+                # Other elements, of other owners, are to send what is held in these.
+                residuals.let_go(name, self)
         if changed:
             events.emit("transformed", scope=self._scope, changed=changed)
 
@@ -139,8 +159,9 @@ class Bands:
 
     def _score(self, codec: Wavelet, values: np.ndarray, columns: int) -> tuple[float, float]:
         """What a gradient costs, and what its coefficients would: in bytes, and in what is lost."""
-        unit = columns or 1 << codec.levels
-        sample = values[: max(SAMPLE // unit, 1) * unit]
+        whole = 1 << codec.levels
+        unit, least = (columns, whole) if columns else (whole, 1)
+        sample = values[: max(SAMPLE // unit, least) * unit]
         coefficients = codec.forward(np.ascontiguousarray(sample), columns, np.empty_like(sample))
         costs = []
         for x in (sample, coefficients):
@@ -148,8 +169,7 @@ class Bands:
             lost = device.backend().energy(x - codec.carrier.decode(payload))
             costs.append(payload.size * lost**LOSS)
         # All ranks count alike, however large their gradients are.
-        whole = costs[0] or 1.0
-        return costs[0] / whole, costs[1] / whole
+        return (1.0, costs[1] / costs[0]) if costs[0] else (0.0, 0.0)
 
     def _copy(self, values: np.ndarray) -> np.ndarray:
         if self._scratch.size < values.size:

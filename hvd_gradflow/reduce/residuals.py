@@ -94,9 +94,17 @@ class Residuals:
         for name, array in self._held.items():
             held = on_host(array)
             if held.any():
-                owed = self._owed.get(name)
-                self._owed[name] = held.copy() if owed is None else owed + held
+                self.keep(name, held.copy())
         self._held.clear()
+
+    def let_go(self, name: str, converter: Bands) -> None:
+        """Owe what is held of one name, in gradient units; nothing of it may be under way."""
+        held = self._held.get(name)
+        if isinstance(held, np.ndarray):
+            converter.restore(name, held)
+            if held.any():
+                self.keep(name, held.copy())
+                held[:] = 0
 
     def owes(self, name: str) -> bool:
         """Return whether there is anything to :meth:`fold` in."""

@@ -362,7 +362,7 @@ class GradientStream:
             return  # it tells of codecs that are no more
         if not self.max_staleness:  # else advance() counts: a round may end in the midst of another step
             self._rounds += 1
-            self._bands.round_ended(lane.fillings)
+            self._bands.round_ended(lane.fillings, self._residuals)
         table = self._steering.round_ended(statistics, self._rounds)
         # With staleness the link is never idle at the end of a round: what was measured first holds.
         if self._tuner is not None and not self.max_staleness:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
+import math
+import random
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from hvd_gradflow import config, events
 from hvd_gradflow.analyze import npz, recording
 from hvd_gradflow.analyze.quality import examined
 from hvd_gradflow.analyze.record import ALWAYS, Recorder, start
+from hvd_gradflow.analyze.report import analyze, as_text
 from hvd_gradflow.analyze.schedule import wanted
 from hvd_gradflow.config import Config
 from hvd_gradflow.errors import ConfigError
@@ -105,6 +110,39 @@ def test_a_run_that_was_killed_and_damage(reducer, tmp_path):
     file.write_text("\n".join(lines))
     streams, remarks = recording.read(str(tmp_path))
     assert streams and any("4 line(s) cut off or damaged" in remark for remark in remarks)
+
+
+def places(value, at=()):
+    """Where something stands in a line."""
+    yield at
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*at, key))
+    elif isinstance(value, list) and value:
+        for i in {0, len(value) - 1}:
+            yield from places(value[i], (*at, i))
+
+
+def test_values_that_are_none(reducer, tmp_path):
+    """Whatever stands in a place where something else should, it is read, passed over or refused."""
+    recorder = Recorder(str(tmp_path), 2, 0, 65536)
+    train(reducer, recorder, 3)
+    recorder.close()
+    file, rng = tmp_path / "rank0.jsonl", random.Random(0)
+    lines = [json.loads(line) for line in file.read_text().splitlines() if line]
+    values = [None, "x", -1, 0, 1e308, math.inf, math.nan, [], {}, True, 2**70]
+    for i, line in enumerate(lines):
+        for at in list(places(line))[1:]:
+            for value in rng.sample(values, 2):
+                changed = copy.deepcopy(line)
+                inner = changed
+                for key in at[:-1]:
+                    inner = inner[key]
+                inner[at[-1]] = value
+                text = [json.dumps(changed if j == i else other) for j, other in enumerate(lines)]
+                file.write_text("\n".join(text))
+                with contextlib.suppress(ConfigError):
+                    as_text(analyze(str(tmp_path)))
 
 
 def test_another_version_is_refused(tmp_path):

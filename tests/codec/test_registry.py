@@ -45,6 +45,7 @@ def test_names_and_ids_of_the_wire_format():
         9: "sign1",
         10: "topk",
         11: "powersgd",
+        12: "wavelet",
     }
     assert [codecs.registry.by_wire_id(i).name for i in sorted(table)] == [table[i] for i in sorted(table)]
 

@@ -243,6 +243,7 @@ def test_a_forged_front_is_refused():
         {"details_deadline_ms": -1},
         {"details_deadline_ms": "soon"},
         {"domain": "normalized"},
+        {"details_deadline_ms": 5, "error_feedback": False},
     ],
     ids=str,
 )

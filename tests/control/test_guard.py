@@ -1,15 +1,18 @@
 """The accuracy guard as a policy, with made-up statistics."""
 
 import itertools
+import math
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from hvd_gradflow import codec
 from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.codec.policy_model import rounding_error
 from hvd_gradflow.control import AccuracyGuard
+from hvd_gradflow.control.watch import LossWatch
 from hvd_gradflow.errors import ConfigError
 
 
@@ -109,26 +112,26 @@ def test_stepping_back_takes_twice_as_long_each_time():
 
 def test_loss_raises_all_that_lose_something():
     guard, _table = started(error=None, loss=0.1)
-    assert guard.heard((10.0, 10)) is None
-    assert guard.heard((0.0, 0)) is None  # nobody reported
-    assert guard.heard((10.9, 10)) is None  # within a tenth of the best
-    assert guard.heard((24.0, 20)) is None  # once
-    assert names(guard.heard((12.0, 10))) == {"w": "int8", "v": "int8", "b": "none"}
+    assert guard.heard((10.0, 10, 0)) is None
+    assert guard.heard((0.0, 0, 0)) is None  # nobody reported
+    assert guard.heard((10.9, 10, 0)) is None  # within a tenth of the best
+    assert guard.heard((24.0, 20, 0)) is None  # once
+    assert names(guard.heard((12.0, 10, 0))) == {"w": "int8", "v": "int8", "b": "none"}
     ((sentence, fields),) = guard.notes()
     assert "v, w: log4 -> int8 (loss 1.2, above its best, 1" in sentence and fields["layers"] == ["v", "w"]
     # From here on it is measured against what comes after.
     for _ in range(10):
-        assert guard.heard((12.0, 10)) is None
-    assert guard.heard((14.0, 10)) is None
-    assert names(guard.heard((14.0, 10)))["w"] == "fp16"
+        assert guard.heard((12.0, 10, 0)) is None
+    assert guard.heard((14.0, 10, 0)) is None
+    assert names(guard.heard((14.0, 10, 0)))["w"] == "fp16"
 
 
 def test_loss_below_zero():
     guard, _ = started(loss=0.1)
-    assert guard.heard((-10.0, 10)) is None
-    assert guard.heard((-9.5, 10)) is None
-    assert guard.heard((-8.0, 10)) is None
-    assert guard.heard((-8.0, 10)) is not None
+    assert guard.heard((-10.0, 10, 0)) is None
+    assert guard.heard((-9.5, 10, 0)) is None
+    assert guard.heard((-8.0, 10, 0)) is None
+    assert guard.heard((-8.0, 10, 0)) is not None
 
 
 def test_ranks_decide_alike_whatever_the_order():
@@ -142,7 +145,7 @@ def test_ranks_decide_alike_whatever_the_order():
         table = first.update(dict(statistics)) or table
         other = second.update(dict(statistics[::-1])) or other
         if i % 3 == 2:
-            totals = (rng.uniform(5.0, 7.0), 5.0)
+            totals = (rng.uniform(5.0, 7.0), 5.0, 0.0)
             table, other = first.heard(totals) or table, second.heard(totals) or other
         assert table == other
         assert first.notes() == second.notes()
@@ -163,9 +166,9 @@ def test_reports_are_read_once_by_each_stream():
     first, second = user.fresh(), user.fresh().fresh()
     for loss in (1.0, 2.0, float("nan"), float("inf")):
         user.report_loss(loss)
-    assert first.report() == (3.0, 2.0) and first.report() == (0.0, 0.0)
+    assert first.report() == (3.0, 2.0, 2.0) and first.report() == (0.0, 0.0, 0.0)
     user.report_loss(4)
-    assert first.report() == (4.0, 1.0) and second.report() == (7.0, 3.0)
+    assert first.report() == (4.0, 1.0, 0.0) and second.report() == (7.0, 3.0, 2.0)
 
 
 def test_what_survives_a_join():
@@ -205,3 +208,24 @@ def test_what_cannot_be_guarded_or_reported():
     with pytest.raises(ConfigError, match="expected a number"):
         AccuracyGuard("log4").report_loss("low")
     assert repr(AccuracyGuard(codec.get("log4"))) == repr(AccuracyGuard("log4"))
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.2])
+def test_noise_alone_is_no_trouble(noise):
+    for seed in range(5):
+        rng, watch = np.random.default_rng(seed), LossWatch(0.05, 3)
+        windows = rng.lognormal(0.0, noise, size=(1000, 40)).mean(axis=1)  # of 20 steps on two ranks
+        assert not any(watch.observe(loss) for loss in windows)
+
+
+def test_not_finite_is_trouble():
+    watch = LossWatch(0.05, 3)
+    assert [watch.observe(x) for x in (1.0, 0.9, math.nan, math.inf, math.nan)] == [
+        None,
+        None,
+        False,
+        False,
+        True,
+    ]
+    watch = LossWatch(0.05, 2)
+    assert [watch.observe(math.nan) for _ in range(2)] == [False, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
@@ -105,11 +106,20 @@ def votes(r: Reducer) -> None:
         fewer = wire["wavelet"] < 0.9 * wire["deadzone"] or "target_ratio" in control
         check(f"fewer bytes where it is voted for {control}", fewer, wire)
     stream = r.stream(specs(), wavelet(step=1.0), scope="votes back and forth")
-    changes = lambda k: gradients(k, smooth=k < 5)  # noqa: E731
-    whole, got = added_up(stream, range(20), changes)
-    check(
-        "what is owed is converted", whole and same_everywhere(got) and not stream._bands.transformed()["big"]
-    )
+    frozen = 0.0
+    for smooth, rounds in ((True, range(4)), (False, range(4, 18))):  # votes follow rounds 1, 4 and 16
+        for k in rounds:
+            step(stream, gradients(k, smooth=smooth))
+        owed = {n: v.copy() for n, v in stream.residual_state().items()}
+        for k in range(3):
+            got = step(stream, gradients(100 + k, smooth=smooth))
+        later = stream.residual_state()
+        # What was held by another rank, or for other elements, leaves like the rest.
+        same = [np.mean((owed[n] == later[n]) & (owed[n] != 0)) for n in SHAPES]
+        frozen = max(frozen, *map(float, same))
+        on = stream._bands.transformed()["big"]
+        check(f"votes back and forth {smooth}", on == smooth and same_everywhere(got), on)
+    check("nothing that is owed stays for ever", frozen < 0.02, frozen)
     stream.close()
 
 
@@ -160,7 +170,9 @@ def deadline(r: Reducer) -> None:
         found = min(cosine(got[n], expected[n]) for n in names)
         check(f"the lowest band is there {k}", found > 0.5 and same_everywhere(got), found)
     late = r.counters()["late"] - before
-    check("details came late", late > 0 and len(set(comm.allgather(late))) == 1, late)
+    # Where everything fits into the window nothing need wait.
+    small = os.environ.get("GRADFLOW_WINDOW") == "1"
+    check("details came late", (late > 0 or not small) and len(set(comm.allgather(late))) == 1, late)
     owed = stream.residual_state()
     worst = largest(total[n] + owed[n].ravel() for n in names)
     check("late, not lost", worst < 1e-3, worst)

@@ -21,4 +21,4 @@ def test_streams(ranks, per_node, settings):
     env = {"GRADFLOW_RANKS_PER_NODE": str(per_node), **settings}
     run = mpirun(ranks, [PROGRAM], timeout=120, env=env).check()
     assert "FAILED" not in run.stdout, run.stdout
-    assert run.stdout.count("OK ") == 26, run.stdout
+    assert run.stdout.count("OK ") == 28, run.stdout
