@@ -136,7 +136,7 @@ def _runs(file: Path, remarks: list[str]) -> list[_Run]:
                     f"{file}: version {line.get('version')} of the format, expected {VERSION}: read it with"
                     " the version of hvd_gradflow that wrote it"
                 )
-            started = line.get("started")
+            started: Any = line.get("started")
             runs.append(_Run(float(started) if _number(started) else 0.0, []))
         elif runs:
             runs[-1].lines.append(line)
