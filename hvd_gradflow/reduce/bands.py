@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvd_gradflow import device, events
+from hvd_gradflow import events
 from hvd_gradflow.codec.wavelet import BEGIN, Wavelet
 from hvd_gradflow.reduce.layout import SPLIT_ELEMENTS, Slot, transforms
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 SAMPLE = 1 << 16  # elements that a vote looks at
 # Of what untransformed payloads cost: above it a tensor is transformed no more (BEGIN: below it, it is).
 END = 0.99
-LOSS = 0.4  # 5 % less lost energy counts as 2 % fewer bytes
 _ALIGN = 32  # of deadzone's blocks
 
 
@@ -48,7 +47,8 @@ class Bands:
     """
 
     def __init__(self, reducer: Reducer, scope: str, votes: bool) -> None:
-        self._reducer, self._scope, self._votes = reducer, scope, votes
+        self._reducer, self._scope = reducer, scope
+        self._votes = votes and reducer.node_count > 1  # on one node nothing is transformed
         self._round = 0
         self._on: dict[str, bool] = {}  # decided, with where="auto"
         self._scores: dict[str, tuple[float, float]] = {}  # of this round: plain, transformed
@@ -163,13 +163,9 @@ class Bands:
         unit, least = (columns, whole) if columns else (whole, 1)
         sample = values[: max(SAMPLE // unit, least) * unit]
         coefficients = codec.forward(np.ascontiguousarray(sample), columns, np.empty_like(sample))
-        costs = []
-        for x in (sample, coefficients):
-            payload = codec.carrier.encode(x)
-            lost = device.backend().energy(x - codec.carrier.decode(payload))
-            costs.append(payload.size * lost**LOSS)
+        cost = codec.relative_cost(sample, coefficients)
         # All ranks count alike, however large their gradients are.
-        return (1.0, costs[1] / costs[0]) if costs[0] else (0.0, 0.0)
+        return (0.0, 0.0) if cost is None else (1.0, cost)
 
     def _copy(self, values: np.ndarray) -> np.ndarray:
         if self._scratch.size < values.size:
