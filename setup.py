@@ -116,6 +116,7 @@ def extensions() -> list[Extension]:
         return []
     modules = make_extension("hvd_gradflow.device._kernels", "_kernels.pyx", "kernels", mpi=False)
     modules += make_extension("hvd_gradflow.device._cuda", "_cuda.pyx", "no_sources", mpi=False)
+    modules += make_extension("hvd_gradflow.comm._transports", "_transports.pyx", "comm", mpi=False)
     modules += make_extension("hvd_gradflow.reduce._engine", "_engine.pyx", "engine", mpi=True)
     if not modules:
         return []

@@ -25,6 +25,7 @@ from engine_api cimport (
     Options,
     Topology,
     Traffic,
+    Transport,
     Unit,
     gf_api,
     gf_codec_ops,
@@ -189,8 +190,15 @@ cdef class NativeEngine:
         with nogil:
             self.api.store_f32(<const float *> source, 1.0, <void *> target, dtype, n)
 
-    def open(self, uintptr_t comm, int rank, int size, nodes, options, uintptr_t shared, name):
-        """Serve one more communicator; ``comm`` is the address of an MPI_Comm of the engine's own."""
+    def open(self, uintptr_t comm, int rank, int size, nodes, options, uintptr_t shared, name, between=None):
+        """Serve one more communicator; ``comm`` is the address of an MPI_Comm of the engine's own.
+
+        ``between``: who carries messages between nodes (the ``capsule`` of a transport in
+        ``hvd_gradflow.comm``), which must stay for as long as the process; without it, MPI.
+        """
+        cdef Transport *carrier = NULL
+        if between is not None:
+            carrier = <Transport *> PyCapsule_GetPointer(between, "hvd_gradflow.transport")
         cdef Topology topology
         cdef Options o
         cdef vector[int] members
@@ -210,7 +218,7 @@ cdef class NativeEngine:
         o.submit_warn = options.submit_warn
         o.submit_timeout = options.submit_timeout
         o.progress_timeout = options.progress_timeout
-        return self.engine.open(handle, topology, o, <void *> shared, text)
+        return self.engine.open(handle, carrier, topology, o, <void *> shared, text)
 
     def submit(self, int domain, *, str name, str manifest, uint64_t name_hash, uint64_t digest,
                uint64_t sequence, spec, uint64_t elements, int dtype, uint32_t flags, uint64_t state,

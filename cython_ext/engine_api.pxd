@@ -58,6 +58,11 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         int version
 
 
+cdef extern from "comm/transport.hpp" namespace "gf" nogil:
+    cdef cppclass Transport:
+        pass
+
+
 cdef extern from "engine/engine.hpp" namespace "gf" nogil:
     cdef cppclass Atomic "std::atomic<uint64_t>":
         uint64_t load()
@@ -139,7 +144,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         void add_codec(uint16_t, const gf_codec_ops &)
         string next_warning(double)
         cbool stopped()
-        int open(MPI_Comm, const Topology &, const Options &, void *, const string &) except +
+        int open(MPI_Comm, Transport *, const Topology &, const Options &, void *, const string &) except +
         void submit(int, const shared_ptr[Unit] &)
         void forget(int, vector[uint64_t])
         void close(int)

@@ -62,6 +62,23 @@ class Config:
         60.0, "seconds without progress of a peer or link until failure", low=0.05
     )
 
+    transport: str = _setting(
+        "mpi",
+        "what carries messages between nodes: MPI, or authenticated datagrams for links that lose packets",
+        choices=("mpi", "udp"),
+    )
+    udp_interfaces: str = _setting(
+        "",
+        "interfaces or addresses, comma-separated, one for each path (the n-th of one rank talks to the n-th of"
+        " another); empty: the addresses by which ranks reach each other",
+        same=False,
+    )
+    udp_ports: str = _setting("", "ports to choose from, as 20000-20100; empty: any free one", same=False)
+    udp_mtu: int = _setting(1500, "bytes of an IP packet that every link carries", low=576, high=9216)
+    udp_parity: int = _setting(
+        1, "whether parity follows the last packets on links that lose some", choices=(0, 1)
+    )
+
     analyze: str = _setting(
         "", "directory in which statistics of the gradients are recorded, for `gradflow analyze`", same=False
     )

@@ -4,35 +4,23 @@
 
 namespace gf {
 
-namespace {
-constexpr int kTag = 1;
-
-bool completed(MPI_Request *request) {
-  int done = 0;
-  check_mpi(MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-  return done != 0;
-}
-}  // namespace
-
-void Control::open(MPI_Comm comm, const Topology *topology, Traffic *traffic, Handler handler) {
-  comm_ = comm;
-  topology_ = topology;
+void Control::open(const Routes &routes, Traffic *traffic, Handler handler) {
+  routes_ = routes;
   traffic_ = traffic;
   handler_ = std::move(handler);
-  heard_.assign(static_cast<size_t>(topology->size), now());
+  heard_.assign(static_cast<size_t>(routes.topology->size), now());
 }
 
 void Control::send(int peer, Message kind, uint32_t a, uint64_t b, const std::vector<uint8_t> &body) {
-  auto message = std::make_unique<Message_>();
-  message->peer = peer;
+  auto message = std::make_unique<Sent>();
   ControlHeader header{kind, a, b};
   message->bytes.resize(sizeof header + body.size());
   std::memcpy(message->bytes.data(), &header, sizeof header);
   if (!body.empty()) std::memcpy(message->bytes.data() + sizeof header, body.data(), body.size());
-  check_mpi(MPI_Isend(message->bytes.data(), static_cast<int>(message->bytes.size()), MPI_BYTE, peer, kTag,
-                      comm_, &message->request),
-            "MPI_Isend");
-  if (topology_->node_of[peer] != topology_->node) {
+  message->by = routes_.to(peer);
+  message->ticket =
+      message->by->send(peer, Transport::kControl, message->bytes.data(), message->bytes.size());
+  if (routes_.leaves_node(peer)) {
     traffic_->wire += message->bytes.size();
     traffic_->uncompressed += message->bytes.size();
   }
@@ -40,52 +28,38 @@ void Control::send(int peer, Message kind, uint32_t a, uint64_t b, const std::ve
 }
 
 void Control::send_to_others(Message kind, uint32_t a, uint64_t b, const std::vector<uint8_t> &body) {
-  for (int peer = 0; peer < topology_->size; ++peer) {
-    if (peer != topology_->rank) send(peer, kind, a, b, body);
+  const Topology &topology = *routes_.topology;
+  for (int peer = 0; peer < topology.size; ++peer) {
+    if (peer != topology.rank) send(peer, kind, a, b, body);
   }
 }
 
-bool Control::progress() {
-  bool moved = false;
+bool Control::progress(double time) {
+  bool moved = routes_.inside->progress(time);
+  if (routes_.between != routes_.inside) moved |= routes_.between->progress(time);
   for (size_t i = 0; i < sends_.size();) {
-    if (completed(&sends_[i]->request)) {
+    if (sends_[i]->by->done(sends_[i]->ticket)) {
       sends_.erase(sends_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
     }
   }
-  for (;;) {
-    int there = 0;
-    MPI_Message handle;
-    MPI_Status status;
-    check_mpi(MPI_Improbe(MPI_ANY_SOURCE, kTag, comm_, &there, &handle, &status), "MPI_Improbe");
-    if (!there) break;
-    int bytes = 0;
-    check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    auto message = std::make_unique<Message_>();
-    message->peer = status.MPI_SOURCE;
-    message->bytes.resize(static_cast<size_t>(bytes));
-    check_mpi(MPI_Imrecv(message->bytes.data(), bytes, MPI_BYTE, &handle, &message->request), "MPI_Imrecv");
-    receives_.push_back(std::move(message));
-  }
-  if (receives_.empty()) return moved;
-  // In order between two ranks; a message that is not yet whole holds up its own sender's only.
-  std::vector<bool> held(heard_.size(), false);
-  for (size_t i = 0; i < receives_.size();) {
-    const int peer = receives_[i]->peer;
-    if (held[peer] || !completed(&receives_[i]->request)) {
-      held[peer] = true;
-      ++i;
-      continue;
-    }
-    auto message = std::move(receives_[i]);
-    receives_.erase(receives_.begin() + static_cast<std::ptrdiff_t>(i));
+  moved |= receive(routes_.inside);
+  if (routes_.between != routes_.inside) moved |= receive(routes_.between);
+  return moved;
+}
+
+bool Control::receive(Transport *transport) {
+  bool moved = false;
+  int peer = 0;
+  std::vector<uint8_t> message;
+  while (transport->take_control(&peer, &message)) {
     heard_[peer] = now();
     ControlHeader header;
-    if (message->bytes.size() < sizeof header) continue;
-    std::memcpy(&header, message->bytes.data(), sizeof header);
+    if (message.size() < sizeof header) continue;
+    std::memcpy(&header, message.data(), sizeof header);
     if (header.kind != Message::kHeartbeat) moved = true;
-    handler_(peer, header, message->bytes.data() + sizeof header, message->bytes.size() - sizeof header);
+    handler_(peer, header, message.data() + sizeof header, message.size() - sizeof header);
   }
   return moved;
 }
@@ -97,9 +71,7 @@ void Control::forgive(double seconds) {
 // What a peer has not taken by now it will not take: the buffers stay, MPI may still read them.
 void Control::close() {
   for (auto &message : sends_) message.release();
-  for (auto &message : receives_) message.release();
   sends_.clear();
-  receives_.clear();
 }
 
 }  // namespace gf

@@ -1,8 +1,6 @@
 // Control messages: small, never waited for, in order between two ranks.
 #pragma once
 
-#include <mpi.h>
-
 #include <deque>
 #include <functional>
 #include <memory>
@@ -13,16 +11,25 @@
 
 namespace gf {
 
+// Who carries messages to a rank: there may be one transport inside a node and another one between nodes.
+struct Routes {
+  Transport *inside = nullptr;
+  Transport *between = nullptr;  // may be the same
+  const Topology *topology = nullptr;
+  bool leaves_node(int peer) const { return topology->node_of[peer] != topology->node; }
+  Transport *to(int peer) const { return leaves_node(peer) ? between : inside; }
+};
+
 class Control {
  public:
   using Handler =
       std::function<void(int source, const ControlHeader &header, const uint8_t *body, size_t bytes)>;
 
-  void open(MPI_Comm comm, const Topology *topology, Traffic *traffic, Handler handler);
+  void open(const Routes &routes, Traffic *traffic, Handler handler);
   void send(int peer, Message kind, uint32_t a, uint64_t b, const std::vector<uint8_t> &body = {});
   void send_to_others(Message kind, uint32_t a, uint64_t b, const std::vector<uint8_t> &body = {});
   // Takes in what has arrived and completes what was sent; true if anything happened.
-  bool progress();
+  bool progress(double time);
   bool sending() const { return !sends_.empty(); }
   // When something was last heard from a rank.
   double heard(int rank) const { return heard_[rank]; }
@@ -30,16 +37,17 @@ class Control {
   void close();
 
  private:
-  struct Message_ {
-    int peer;
+  struct Sent {
+    Transport *by;
+    Transport::Ticket ticket;
     std::vector<uint8_t> bytes;
-    MPI_Request request;
   };
-  MPI_Comm comm_ = MPI_COMM_NULL;
-  const Topology *topology_ = nullptr;
+  bool receive(Transport *transport);
+
+  Routes routes_;
   Traffic *traffic_ = nullptr;
   Handler handler_;
-  std::deque<std::unique_ptr<Message_>> sends_, receives_;
+  std::deque<std::unique_ptr<Sent>> sends_;
   std::vector<double> heard_;
 };
 

@@ -7,21 +7,19 @@
 
 namespace gf {
 
-namespace {
-constexpr int kScatterTag = 2, kGatherTag = 3;
-}  // namespace
-
-Domain::Domain(MPI_Comm comm, Topology topology, Options options, void *shared, std::string name,
-               const Host *host)
-    : comm_(comm), topology_(std::move(topology)), options_(options), name_(std::move(name)), host_(host) {
+Domain::Domain(MPI_Comm comm, Transport *between, Topology topology, Options options, void *shared,
+               std::string name, const Host *host)
+    : mpi_(comm), topology_(std::move(topology)), options_(options), name_(std::move(name)), host_(host) {
   topology_.finish();
+  routes_ = Routes{&mpi_, between ? between : &mpi_, &topology_};
+  options_.eager_bytes = routes_.between->eager_bytes(options_.eager_bytes);
   if (shared) shared_ = Shared(shared, topology_.local_size(), options_.slots, options_.chunk_bytes);
 }
 
 void Domain::start() {
   last_step_ = now();
   heartbeat_every_ = std::min(5.0, std::max(0.01, options_.progress_timeout / 5));
-  control_.open(comm_, &topology_, &traffic,
+  control_.open(routes_, &traffic,
                 [this](int source, const ControlHeader &header, const uint8_t *body, size_t bytes) {
                   on_control(source, header, body, bytes);
                 });
@@ -60,8 +58,8 @@ void Domain::start() {
       control_.send(peer, Message::kCredit, direction, count);
     };
   };
-  scatter_.open(comm_, kScatterTag, options_.window, capacity_, peers, topology_.size, credit(0));
-  gather_.open(comm_, kGatherTag, options_.window, capacity_, peers, topology_.size, credit(1));
+  scatter_.open(routes_.between, Transport::kScatter, options_.window, capacity_, peers, topology_.size, credit(0));
+  gather_.open(routes_.between, Transport::kGather, options_.window, capacity_, peers, topology_.size, credit(1));
   scatter_slots_.resize(static_cast<size_t>(topology_.size));
   scatter_counts_.assign(static_cast<size_t>(topology_.size), 0);
   for (int peer : peers) scatter_slots_[peer].resize(static_cast<size_t>(options_.window));
@@ -371,7 +369,7 @@ bool Domain::progress(double time) {
   if (state == DomainState::kClosed) return false;
   bool moved = false;
   try {
-    moved = control_.progress();
+    moved = control_.progress(time);
     if (state == DomainState::kFailed || state == DomainState::kClosed) return moved;
     bool stepped = false;
     if (!running_.empty()) {
@@ -390,7 +388,7 @@ bool Domain::progress(double time) {
       moved = true;
     if (state == DomainState::kFailed) return true;
     watch(time);
-  } catch (const MpiError &e) {
+  } catch (const TransportError &e) {
     fail(Failure::kInternal, e.text, true);
   } catch (const StepError &e) {
     const std::string where = subject() + ", rank " + std::to_string(topology_.rank) + ": ";

@@ -14,6 +14,7 @@
 
 #include "control.hpp"
 #include "coordinator.hpp"
+#include "mpi_transport.hpp"
 #include "shared.hpp"
 #include "steps.hpp"
 #include "topology.hpp"
@@ -35,7 +36,9 @@ struct Host {
 
 class Domain {
  public:
-  Domain(MPI_Comm comm, Topology topology, Options options, void *shared, std::string name, const Host *host);
+  // Messages between nodes go by `between`, which lives as long as this, or where it is null by MPI.
+  Domain(MPI_Comm comm, Transport *between, Topology topology, Options options, void *shared,
+         std::string name, const Host *host);
 
   // All of these are called by the engine thread only.
   void start();
@@ -199,7 +202,8 @@ class Domain {
   void send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers, size_t payload_bytes,
             uint64_t first_bytes, const std::vector<Energy> &energies);
 
-  MPI_Comm comm_;
+  MpiTransport mpi_;
+  Routes routes_;
   Topology topology_;
   Options options_;
   Shared shared_;
@@ -245,6 +249,7 @@ class Domain {
   bool join_told_ = false;
   bool bye_told_ = false;
   bool ending_ = false;
+  double ended_at_ = 0;
   double last_step_ = 0, last_heartbeat_ = 0, heartbeat_every_ = 1;
 };
 

@@ -284,7 +284,7 @@ void Domain::send(const At &at, Window *window, SendSlot *slot, const std::vecto
   constexpr size_t kWireHeader = 32;  // of a payload of `none`
   const size_t plain = sizeof(DataHeader) + kWireHeader + at.count * at.run->spec.element_bytes();
   for (int peer : peers) {
-    slot->send(window->comm(), peer, window->tag(), bytes);
+    slot->send(window->transport(), peer, window->channel(), bytes);
     window->sent(peer, &traffic);
     traffic.wire += bytes;
     traffic.uncompressed += plain;

@@ -72,7 +72,7 @@ void Domain::end_submitted(const std::string &text) {
 bool Domain::active() const {
   if (state == DomainState::kFailed) return control_.sending() && now() - last_step_ < kFarewell;
   if (state == DomainState::kClosed) return false;
-  return ending_ || unfinished() || control_.sending();
+  return ending_ || unfinished() || control_.sending() || routes_.between->busy(now());
 }
 
 bool Domain::unfinished() const {
@@ -111,7 +111,9 @@ void Domain::watch(double time) {
     ending_ = true;
     control_.send_to_others(Message::kEnd, 0, 0);
   }
-  if (ending_ && running_.empty() && !control_.sending()) {
+  // Who is asked last whether it got the word may be gone already: then nothing answers for it.
+  if (ending_ && ended_at_ == 0) ended_at_ = time;
+  if (ending_ && running_.empty() && (!control_.sending() || time - ended_at_ > kFarewell)) {
     end_submitted("the reducer '" + name_ + "' was closed before all ranks submitted it");
     state = DomainState::kClosed;
     return;
@@ -162,10 +164,12 @@ std::string Domain::subject() const {
 
 void Domain::release() {
   const bool well = state == DomainState::kClosed;
-  scatter_.close(well);
-  gather_.close(well);
+  mpi_.close();
+  if (routes_.between != &mpi_) routes_.between->close();
   control_.close();
-  if (!well) return;  // MPI may still read what was sent
+  if (!well) return;  // MPI may still read what was sent, and write to what was posted
+  scatter_.close();
+  gather_.close();
   scatter_slots_.clear();
   gather_slots_.clear();
   for (auto &entry : workers_) {

@@ -84,14 +84,14 @@ bool Engine::push(Command command) {
   return true;
 }
 
-int Engine::open(MPI_Comm comm, const Topology &topology, const Options &options, void *shared,
-                 const std::string &name) {
+int Engine::open(MPI_Comm comm, Transport *between, const Topology &topology, const Options &options,
+                 void *shared, const std::string &name) {
   int id;
   {
     std::lock_guard<std::mutex> hold(lock_);
     id = static_cast<int>(entries_.size());
     entries_.push_back(std::make_unique<Entry>());
-    entries_.back()->domain = std::make_unique<Domain>(comm, topology, options, shared, name, &host_);
+    entries_.back()->domain = std::make_unique<Domain>(comm, between, topology, options, shared, name, &host_);
     commands_.push_back(
         {Command::kOpen, id, nullptr, {}, {}});  // under the same lock: it is never served unopened
   }
@@ -195,7 +195,7 @@ void Engine::obey(Command *command) {
         domain.fail(Failure::kPeer, command->text, true);
         break;
     }
-  } catch (const MpiError &e) {
+  } catch (const TransportError &e) {
     domain.fail(Failure::kInternal, e.text, false);
   }
 }

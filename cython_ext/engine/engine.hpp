@@ -21,7 +21,7 @@ class Engine {
   // The next warning, or an empty text after so many seconds or when the engine has stopped.
   std::string next_warning(double seconds);
 
-  int open(MPI_Comm comm, const Topology &topology, const Options &options, void *shared,
+  int open(MPI_Comm comm, Transport *between, const Topology &topology, const Options &options, void *shared,
            const std::string &name);
   void submit(int domain, const UnitPtr &unit);
   void forget(int domain, std::vector<uint64_t> names);

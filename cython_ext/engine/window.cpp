@@ -7,21 +7,13 @@
 
 namespace gf {
 
-void check_mpi(int code, const char *call) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw MpiError{std::string(call) + ": " + std::string(text, static_cast<size_t>(length))};
-}
-
 bool SendSlot::free() {
-  if (requests_.empty()) return true;
-  int done = 0;
-  check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
-            "MPI_Testall");
-  if (done) requests_.clear();
-  return done != 0;
+  while (!under_way_.empty()) {
+    const auto &last = under_way_.back();
+    if (!last.first->done(last.second)) return false;
+    under_way_.pop_back();
+  }
+  return true;
 }
 
 void SendSlot::reserve_pinned(size_t capacity, const Worker &worker) {
@@ -44,17 +36,14 @@ size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes
   return sizeof header + payload_bytes + extra;
 }
 
-void SendSlot::send(MPI_Comm comm, int peer, int tag, size_t bytes) {
-  MPI_Request request;
-  check_mpi(MPI_Isend(buffer_.get(), static_cast<int>(bytes), MPI_BYTE, peer, tag, comm, &request),
-            "MPI_Isend");
-  requests_.push_back(request);
+void SendSlot::send(Transport *transport, int peer, int channel, size_t bytes) {
+  under_way_.emplace_back(transport, transport->send(peer, channel, buffer_.get(), bytes));
 }
 
-void Window::open(MPI_Comm comm, int tag, int width, size_t capacity, const std::vector<int> &peers,
-                  int world, Credit credit) {
-  comm_ = comm;
-  tag_ = tag;
+void Window::open(Transport *transport, int channel, int width, size_t capacity,
+                  const std::vector<int> &peers, int world, Credit credit) {
+  transport_ = transport;
+  channel_ = channel;
   width_ = width;
   capacity_ = capacity;
   credit_ = std::move(credit);
@@ -62,7 +51,6 @@ void Window::open(MPI_Comm comm, int tag, int width, size_t capacity, const std:
   for (int rank : peers) {
     Peer &peer = peers_[rank];
     peer.buffers.resize(static_cast<size_t>(width));
-    peer.receives.assign(static_cast<size_t>(width), MPI_REQUEST_NULL);
     for (size_t slot = 0; slot < peer.buffers.size(); ++slot) {
       peer.buffers[slot].reset(new uint8_t[capacity]);
       post(&peer, rank, slot);
@@ -71,21 +59,11 @@ void Window::open(MPI_Comm comm, int tag, int width, size_t capacity, const std:
 }
 
 void Window::post(Peer *peer, int rank, size_t slot) {
-  check_mpi(MPI_Irecv(peer->buffers[slot].get(), static_cast<int>(capacity_), MPI_BYTE, rank, tag_, comm_,
-                      &peer->receives[slot]),
-            "MPI_Irecv");
+  transport_->post(rank, channel_, peer->buffers[slot].get(), capacity_);
 }
 
-// After a failure the peers may be gone: requests are cancelled, not waited for.
-void Window::close(bool free) {
-  for (Peer &peer : peers_) {
-    for (MPI_Request &request : peer.receives) {
-      if (request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
-    }
-    if (free) std::vector<Buffer>().swap(peer.buffers);
-  }
+void Window::close() {
+  for (Peer &peer : peers_) std::vector<Buffer>().swap(peer.buffers);
 }
 
 bool Window::may_send(int rank) const {
@@ -107,15 +85,14 @@ bool Window::front(int rank, Arrival *arrival) {
   Peer &peer = peers_[rank];
   const size_t slot = peer.consumed % static_cast<uint64_t>(width_);
   if (!peer.arrived) {
-    int done = 0;
-    MPI_Status status;
-    check_mpi(MPI_Test(&peer.receives[slot], &done, &status), "MPI_Test");
-    if (!done) return false;
-    check_mpi(MPI_Get_count(&status, MPI_BYTE, &peer.bytes), "MPI_Get_count");
+    if (!transport_->take(rank, channel_, &peer.bytes)) return false;
     peer.arrived = true;
   }
   const auto &buffer = peer.buffers[slot];
   DataHeader header;
+  if (peer.bytes < sizeof header) {
+    throw TransportError{"a chunk of " + std::to_string(peer.bytes) + " bytes, which is less than its header"};
+  }
   std::memcpy(&header, buffer.get(), sizeof header);
   arrival->chunk = header.chunk;
   arrival->payload = buffer.get() + sizeof header;
@@ -124,8 +101,8 @@ bool Window::front(int rank, Arrival *arrival) {
   arrival->energy_count = header.statistics;
   arrival->first_bytes = header.first_bytes;
   const size_t told = sizeof header + arrival->bytes + arrival->energy_count * sizeof(Energy);
-  if (static_cast<size_t>(peer.bytes) != told) {
-    throw MpiError{"a chunk of " + std::to_string(peer.bytes) + " bytes whose header says " +
+  if (peer.bytes != told) {
+    throw TransportError{"a chunk of " + std::to_string(peer.bytes) + " bytes whose header says " +
                    std::to_string(told)};
   }
   return true;

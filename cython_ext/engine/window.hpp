@@ -1,26 +1,19 @@
 // Payloads between nodes: a credit window for each peer and direction (docs/architecture.md, "Window").
 #pragma once
 
-#include <mpi.h>
-
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "../comm/transport.hpp"
 #include "protocol.hpp"
 
 namespace gf {
 
 class Worker;
 
-// Throws MpiError when a call of MPI did not return MPI_SUCCESS.
-struct MpiError {
-  std::string text;
-};
-void check_mpi(int code, const char *call);
-
-// Counts, of bytes handed to MPI for ranks on other nodes; written by the engine's thread, read by any.
+// Counts, of bytes handed to MPI (or to another transport) for ranks on other nodes; written by the engine's thread, read by any.
 struct Traffic {
   std::atomic<uint64_t> wire{0};          // as sent, headers and control messages counted
   std::atomic<uint64_t> uncompressed{0};  // what the same messages would have been without a codec
@@ -46,13 +39,13 @@ class SendSlot {
   // Energies go after the payload; the header before it.
   size_t seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes,
               const std::vector<Energy> &energies);
-  void send(MPI_Comm comm, int peer, int tag, size_t bytes);
+  void send(Transport *transport, int peer, int channel, size_t bytes);
 
  private:
   using Bytes = std::unique_ptr<uint8_t, std::function<void(uint8_t *)>>;
   Bytes buffer_;
   bool pinned_ = false;
-  std::vector<MPI_Request> requests_;
+  std::vector<std::pair<Transport *, Transport::Ticket>> under_way_;
 };
 
 // A payload that has arrived and waits to be consumed.
@@ -76,9 +69,9 @@ class Window {
   // `credit(peer, count)` tells the peer how many chunks were consumed so far.
   using Credit = std::function<void(int peer, uint64_t count)>;
 
-  void open(MPI_Comm comm, int tag, int width, size_t capacity, const std::vector<int> &peers, int world,
-            Credit credit);
-  void close(bool free);  // the buffers too, if nothing can arrive any more
+  void open(Transport *transport, int channel, int width, size_t capacity, const std::vector<int> &peers,
+            int world, Credit credit);
+  void close();  // lets go of the buffers; only when nothing can arrive any more
 
   bool may_send(int peer) const;
   void sent(int peer, Traffic *traffic);
@@ -88,8 +81,8 @@ class Window {
   bool front(int peer, Arrival *arrival);
   void consume(int peer);
   size_t capacity() const { return capacity_; }
-  MPI_Comm comm() const { return comm_; }
-  int tag() const { return tag_; }
+  Transport *transport() const { return transport_; }
+  int channel() const { return channel_; }
   int width() const { return width_; }
 
  private:
@@ -97,14 +90,13 @@ class Window {
     uint64_t sent = 0, acked = 0;
     uint64_t consumed = 0, credited = 0;
     bool arrived = false;
-    int bytes = 0;
+    size_t bytes = 0;
     std::vector<Buffer> buffers;
-    std::vector<MPI_Request> receives;
   };
   void post(Peer *peer, int rank, size_t slot);
 
-  MPI_Comm comm_ = MPI_COMM_NULL;
-  int tag_ = 0, width_ = 0;
+  Transport *transport_ = nullptr;
+  int channel_ = 0, width_ = 0;
   size_t capacity_ = 0;
   std::vector<Peer> peers_;  // by rank; those that are none of ours have no buffers
   Credit credit_;

@@ -53,6 +53,7 @@ class Reducer:
     def __init__(self, comm=None, codec="none", *, config=None, name: str = "world"):
         from mpi4py import MPI
 
+        from hvd_gradflow.comm import udp
         from hvd_gradflow.reduce import _engine as native
 
         lifecycle.require_mpi()
@@ -77,6 +78,11 @@ class Reducer:
             lambda ranks: native.shared_bytes(ranks, self.config.shm_slots, chunk),
         )
         self.rank, self.size = self._comm.rank, self._comm.size
+        self._link = None  # what carries messages between nodes, where it is not MPI
+        if self.config.transport == "udp" and self.node_count > 1:
+            self._link = udp.connect(
+                self.rank, self.nodes, MPI.Get_processor_name(), self.config, self.exchange
+            )
         self.domain = self.engine.open(
             MPI._addressof(self._comm),
             self.rank,
@@ -85,6 +91,7 @@ class Reducer:
             self.config,
             self._topology.address,
             name,
+            None if self._link is None else self._link.capsule,
         )
         self.closed = False
         self._places: dict[Any, Place] = {}
@@ -327,7 +334,8 @@ class Reducer:
         counts, probes = self.engine.traffic(self.domain), self.prober.traffic
         counts = {key: count - probes[key] for key, count in counts.items()}
         counts["wire_bytes_uncompressed"] += round(self.spared)
-        return {**counts, "probe_bytes": probes["wire_bytes"]}
+        link = {} if self._link is None else {f"udp_{k}": v for k, v in self._link.counters().items()}
+        return {**counts, **link, "probe_bytes": probes["wire_bytes"]}
 
     @property
     def failure(self) -> str | None:

@@ -1,0 +1,169 @@
+"""Transports of messages between ranks, as Python sees them: to set them up, and to test them.
+
+In a reduction the engine's thread calls them, and nobody else may. See ``comm/transport.hpp``.
+"""
+
+from cpython.pycapsule cimport PyCapsule_New
+from libc.stdint cimport uint8_t, uint32_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport make_shared, shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from comm_api cimport Aead, LocalHub, LocalTransport, PathState, Transport, UdpCounts, UdpTransport
+
+import time
+
+CONTROL, SCATTER, GATHER = 1, 2, 3
+
+
+def load_crypto(str path=""):
+    """Find libcrypto, in this file first; returns what went wrong, or an empty string."""
+    return Aead.load(path.encode()).decode("utf-8", "replace")
+
+
+cdef class NativeTransport:
+    """What all transports have in common; one thread at a time."""
+
+    cdef Transport *transport
+    cdef dict kept
+    cdef dict posted
+
+    def __cinit__(self, *args, **options):
+        self.kept, self.posted = {}, {}
+
+    @property
+    def capsule(self):
+        """For the engine, which must not outlive this object."""
+        return PyCapsule_New(<void *> self.transport, "hvd_gradflow.transport", NULL)
+
+    def send(self, int peer, int channel, const uint8_t[::1] data):
+        """Begin to send; returns a ticket for :meth:`done`."""
+        cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
+        ticket = self.transport.send(peer, channel, start, data.shape[0])
+        self.kept[ticket] = data
+        return ticket
+
+    def done(self, uint32_t ticket):
+        """Whether it has been sent, once; then the ticket means nothing any more."""
+        if not self.transport.done(ticket):
+            return False
+        self.kept.pop(ticket, None)
+        return True
+
+    def post(self, int peer, int channel, uint8_t[::1] buffer):
+        """Give room for one more message."""
+        self.posted.setdefault((peer, channel), []).append(buffer)
+        self.transport.post(peer, channel, &buffer[0] if buffer.shape[0] else NULL, buffer.shape[0])
+
+    def take(self, int peer, int channel):
+        """Return the oldest posted buffer, cut to its message, or None while that has not come."""
+        cdef size_t count = 0
+        if not self.transport.take(peer, channel, &count):
+            return None
+        return self.posted[peer, channel].pop(0)[:count]
+
+    def take_control(self):
+        """Return (rank, message) of some control message, or None."""
+        cdef int peer = 0
+        cdef vector[uint8_t] message
+        if not self.transport.take_control(&peer, &message):
+            return None
+        return peer, bytes(<uint8_t[:message.size()]> message.data()) if message.size() else b""
+
+    def progress(self):
+        """Send and receive what can be; True if anything moved."""
+        cdef double now = time.monotonic()
+        cdef cbool moved
+        with nogil:
+            moved = self.transport.progress(now)
+        return moved
+
+    def busy(self):
+        """Whether it must be called again soon, though nobody waits for it."""
+        return self.transport.busy(time.monotonic())
+
+    def close(self):
+        """Let go of sockets and posted buffers."""
+        self.transport.close()
+        self.posted.clear()
+
+
+cdef class Hub:
+    """Where the local transports of one process meet."""
+
+    cdef shared_ptr[LocalHub] hub
+
+    def __cinit__(self):
+        self.hub = make_shared[LocalHub]()
+
+
+cdef class NativeLocal(NativeTransport):
+    """Between ranks of one process."""
+
+    def __init__(self, Hub hub, int rank, int size):
+        self.transport = new LocalTransport(hub.hub, rank, size)
+
+
+cdef class NativeUdp(NativeTransport):
+    """By authenticated datagrams; the C++ object stays for good, since an engine may hold it."""
+
+    cdef UdpTransport *udp
+    cdef size_t opened
+
+    def __init__(self, int rank, uint32_t session, size_t mtu, cbool parity=True):
+        self.udp = new UdpTransport(rank, session, mtu, parity)
+        self.transport = self.udp
+
+    def add_path(self, str address, int port):
+        """Open one more socket; returns its port.
+
+        Raises
+        ------
+        OSError
+        """
+        cdef string why = self.udp.add_path(address.encode(), port)
+        if not why.empty():
+            raise OSError(f"UDP: {why.decode()}")
+        self.opened += 1
+        return self.udp.port(self.opened - 1)
+
+    def add_peer(self, int rank, addresses, ports, bytes key_out, bytes key_in):
+        """Say where a rank is on each path, and the keys (32 bytes) of both directions.
+
+        Raises
+        ------
+        OSError
+        """
+        cdef vector[string] where = [a.encode() for a in addresses]
+        cdef vector[int] at = ports
+        if len(key_out) != 32 or len(key_in) != 32 or len(addresses) != len(ports):
+            raise ValueError("expected two keys of 32 bytes, and a port for each address")
+        cdef string why = self.udp.add_peer(rank, where, at, <const uint8_t *> <char *> key_out,
+                                            <const uint8_t *> <char *> key_in)
+        if not why.empty():
+            raise OSError(f"UDP: {why.decode()}")
+
+    def counters(self):
+        """Return counts since the start: of datagrams, and of those that were dropped."""
+        cdef const UdpCounts *c = &self.udp.counts()
+        return {
+            "datagrams": c.datagrams.load(),
+            "bytes": c.bytes.load(),
+            "data": c.data.load(),
+            "lost": c.lost.load(),
+            "parity": c.parity.load(),
+            "recovered": c.recovered.load(),
+            "forged": c.forged.load(),
+            "replayed": c.replayed.load(),
+            "malformed": c.malformed.load(),
+            "dead_paths": c.dead_paths.load(),
+        }
+
+    def paths(self, int rank):
+        """Return of each path to a rank: rtt and min_rtt (s), bandwidth (bytes/s), loss, dead."""
+        cdef vector[PathState] states = self.udp.paths(rank)
+        return [
+            {"rtt": s.rtt, "min_rtt": s.min_rtt, "bandwidth": s.bandwidth, "loss": s.loss, "dead": s.dead}
+            for s in states
+        ]

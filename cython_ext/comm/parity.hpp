@@ -1,0 +1,112 @@
+// Parity for the packets at the end of what there is to send (docs/udp.md, "Parity"): LDPC-Staircase over the
+// frames of a path's last data packets.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "datagram.hpp"
+#include "ldpc.hpp"
+
+namespace gf {
+
+// The frames of a path's last kKept data packets, each padded to the longest symbol.
+class Kept {
+ public:
+  void keep(uint32_t number, const uint8_t *frames, size_t bytes, size_t longest);
+  const uint8_t *find(uint32_t number, size_t *bytes = nullptr) const;
+
+ private:
+  struct Entry {
+    uint32_t number = 0;
+    size_t bytes = 0;
+    std::vector<uint8_t> frames;
+  };
+  std::vector<Entry> ring_;
+};
+
+constexpr uint8_t kParityN1 = 7;
+constexpr uint32_t kMostParity = 512;  // symbols of a block
+
+// How many symbols a block of k packets needs, of which `open` may be missing, so that all but some in a
+// thousand can be had: three standard deviations, and what LDPC takes beyond an ideal code (docs/ldpc.md).
+uint32_t parity_for(uint32_t k, uint32_t open, double loss);
+
+// A block that waits for its turn to be sent.
+class ParityOut {
+ public:
+  bool waiting() const { return next_ < body_.m; }
+  // False where a packet is not kept any more, or memory is short.
+  bool make(uint32_t first, uint32_t k, uint32_t m, const Kept &kept);
+  // The next body; `room` has a symbol beside the header.
+  size_t next(uint8_t *out);
+  void drop() { next_ = body_.m; }
+  uint32_t first() const { return body_.first; }
+  uint32_t k() const { return body_.k; }
+
+ private:
+  ParityBody body_;
+  uint32_t next_ = 0;
+  size_t symbol_ = 0;
+  std::vector<uint8_t> symbols_;
+};
+
+// Blocks on their way in: a few of the latest.
+class ParityIn {
+ public:
+  // One symbol of a block, if it can be one; `why` says what cannot.
+  bool add(const ParityBody &body, const uint8_t *symbol, size_t bytes, std::string *why);
+  // Packets of some block that can be made now: calls `made(number, frames, bytes)` for each, and forgets it.
+  // `there(number)` says whether a packet has arrived, `kept` has those that did.
+  template <class There, class Made>
+  void solve(const Kept &kept, There &&there, Made &&made);
+  bool empty() const { return blocks_.empty(); }
+
+ private:
+  struct Block {
+    ParityBody body;
+    size_t symbol = 0;
+    std::vector<uint32_t> which;
+    std::vector<uint8_t> symbols;
+  };
+  static constexpr size_t kMostBlocks = 4;
+  // Writes the missing ones into `out`; false if they cannot be had (yet).
+  static bool decode(const Block &block, const std::vector<const uint8_t *> &sources,
+                     std::vector<uint8_t> *out);
+  std::deque<Block> blocks_;
+};
+
+template <class There, class Made>
+void ParityIn::solve(const Kept &kept, There &&there, Made &&made) {
+  for (size_t i = 0; i < blocks_.size();) {
+    Block &block = blocks_[i];
+    const uint32_t k = block.body.k;
+    std::vector<const uint8_t *> sources(k, nullptr);
+    std::vector<uint32_t> missing;
+    bool usable = true;
+    for (uint32_t j = 0; j < k && usable; ++j) {
+      const uint32_t number = block.body.first + j;
+      if (!there(number)) {
+        missing.push_back(number);
+      } else {
+        sources[j] = kept.find(number);
+        usable = sources[j] != nullptr;
+      }
+    }
+    std::vector<uint8_t> out;
+    const bool waits = usable && block.which.size() < missing.size();
+    if (waits || (usable && !missing.empty() && !decode(block, sources, &out))) {
+      ++i;
+      continue;
+    }
+    const size_t symbol = block.symbol;
+    blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!usable) continue;
+    for (size_t j = 0; j < missing.size(); ++j) made(missing[j], out.data() + j * symbol, symbol);
+  }
+}
+
+}  // namespace gf

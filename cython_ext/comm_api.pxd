@@ -1,0 +1,83 @@
+# The C++ of comm/, as _transports.pyx sees it.
+from libc.stddef cimport size_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+
+cdef extern from *:
+    """
+    #include <Python.h>
+    #include "comm/transport.hpp"
+    // Called while the exception is handled, with the interpreter's lock.
+    static void raise_transport() {
+      try {
+        throw;
+      } catch (const gf::TransportError &e) {
+        PyErr_SetString(PyExc_ConnectionError, e.text.c_str());
+      } catch (const std::exception &e) {
+        PyErr_SetString(PyExc_RuntimeError, e.what());
+      }
+    }
+    """
+    void raise_transport()
+
+
+cdef extern from "comm/transport.hpp" namespace "gf" nogil:
+    cdef cppclass Transport:
+        uint32_t send(int, int, const uint8_t *, size_t) except +raise_transport
+        cbool done(uint32_t) except +raise_transport
+        void post(int, int, uint8_t *, size_t) except +raise_transport
+        cbool take(int, int, size_t *) except +raise_transport
+        cbool take_control(int *, vector[uint8_t] *) except +raise_transport
+        cbool progress(double) except +raise_transport
+        cbool busy(double)
+        void close() except +raise_transport
+
+
+cdef extern from "comm/aead.hpp" namespace "gf" nogil:
+    cdef cppclass Aead:
+        @staticmethod
+        string load(const string &)
+
+
+cdef extern from "comm/udp_transport.hpp" namespace "gf" nogil:
+    cdef cppclass Atomic "std::atomic<uint64_t>":
+        uint64_t load()
+
+    cdef cppclass UdpCounts:
+        Atomic datagrams
+        Atomic bytes
+        Atomic data
+        Atomic lost
+        Atomic parity
+        Atomic recovered
+        Atomic forged
+        Atomic replayed
+        Atomic malformed
+        Atomic dead_paths
+
+    cdef struct PathState "gf::UdpTransport::PathState":
+        double rtt
+        double min_rtt
+        double bandwidth
+        double loss
+        cbool dead
+
+    cdef cppclass UdpTransport(Transport):
+        UdpTransport(int, uint32_t, size_t, cbool) except +
+        string add_path(const string &, int)
+        int port(size_t)
+        string add_peer(int, const vector[string] &, const vector[int] &, const uint8_t *, const uint8_t *)
+        const UdpCounts &counts()
+        vector[PathState] paths(int)
+
+
+cdef extern from "comm/local_transport.hpp" namespace "gf" nogil:
+    cdef cppclass LocalHub:
+        LocalHub()
+
+    cdef cppclass LocalTransport(Transport):
+        LocalTransport(shared_ptr[LocalHub], int, int)

@@ -1,0 +1,1 @@
+"""Communication: messages between ranks, and what protects them on bad links."""
