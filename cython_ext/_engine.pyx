@@ -5,7 +5,7 @@ except to call a codec that exists in Python only.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.pycapsule cimport PyCapsule_GetPointer
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 from posix.unistd cimport getpid
@@ -22,6 +22,7 @@ from engine_api cimport (
     GF_WIRE_OK,
     Engine,
     MPI_Comm,
+    MpiTransport,
     Options,
     Topology,
     Traffic,
@@ -64,6 +65,12 @@ def shared_bytes(int ranks, int slots, size_t chunk_bytes):
 def error_of(int kind, text):
     """The exception for a failure of the engine."""
     return _ERRORS.get(kind, errors.GradflowError)(text)
+
+
+def mpi_transport(uintptr_t comm):
+    """Return the capsule of a transport by MPI over a communicator of its own; it stays for good."""
+    cdef MpiTransport *transport = new MpiTransport(gf_comm_at(comm))
+    return PyCapsule_New(<void *> <Transport *> transport, "hvd_gradflow.transport", NULL)
 
 
 include "python_codecs.pxi"

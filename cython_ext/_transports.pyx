@@ -3,7 +3,7 @@
 In a reduction the engine's thread calls them, and nobody else may. See ``comm/transport.hpp``.
 """
 
-from cpython.pycapsule cimport PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport uint8_t, uint32_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport make_shared, shared_ptr
@@ -87,6 +87,13 @@ cdef class NativeTransport:
         """Let go of sockets and posted buffers."""
         self.transport.close()
         self.posted.clear()
+
+
+cdef class Borrowed(NativeTransport):
+    """A transport that somebody else made, by its capsule."""
+
+    def __init__(self, capsule):
+        self.transport = <Transport *> PyCapsule_GetPointer(capsule, "hvd_gradflow.transport")
 
 
 cdef class Hub:

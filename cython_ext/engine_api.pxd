@@ -63,6 +63,11 @@ cdef extern from "comm/transport.hpp" namespace "gf" nogil:
         pass
 
 
+cdef extern from "engine/mpi_transport.hpp" namespace "gf" nogil:
+    cdef cppclass MpiTransport(Transport):
+        MpiTransport(MPI_Comm)
+
+
 cdef extern from "engine/engine.hpp" namespace "gf" nogil:
     cdef cppclass Atomic "std::atomic<uint64_t>":
         uint64_t load()

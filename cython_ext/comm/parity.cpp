@@ -64,13 +64,17 @@ size_t ParityOut::next(uint8_t *out) {
   return sizeof body_ + symbol_;
 }
 
-bool ParityIn::add(const ParityBody &body, const uint8_t *symbol, size_t bytes, std::string *why) {
-  if (body.k == 0 || body.k > kKept || body.m == 0 || body.m > kMostParity || body.symbol >= body.m ||
-      body.n1 != kParityN1) {
-    *why = "parity that cannot be: symbol " + std::to_string(body.symbol) + " of " + std::to_string(body.m) +
-           " for " + std::to_string(body.k) + " packets";
-    return false;
+bool ParityIn::possible(const ParityBody &body, std::string *why) {
+  if (body.k > 0 && body.k <= kKept && body.m <= kMostParity && body.symbol < body.m &&
+      body.n1 == kParityN1) {
+    return true;
   }
+  *why = "parity that cannot be: symbol " + std::to_string(body.symbol) + " of " + std::to_string(body.m) +
+         " for " + std::to_string(body.k) + " packets";
+  return false;
+}
+
+void ParityIn::add(const ParityBody &body, const uint8_t *symbol, size_t bytes) {
   Block *block = nullptr;
   for (Block &b : blocks_) {
     if (b.body.first == body.first && b.body.k == body.k && b.body.m == body.m && b.symbol == bytes) block = &b;
@@ -82,10 +86,9 @@ bool ParityIn::add(const ParityBody &body, const uint8_t *symbol, size_t bytes, 
     block->body = body;
     block->symbol = bytes;
   }
-  if (std::find(block->which.begin(), block->which.end(), body.symbol) != block->which.end()) return true;
+  if (std::find(block->which.begin(), block->which.end(), body.symbol) != block->which.end()) return;
   block->which.push_back(body.symbol);
   block->symbols.insert(block->symbols.end(), symbol, symbol + bytes);
-  return true;
 }
 
 bool ParityIn::decode(const Block &block, const std::vector<const uint8_t *> &sources,

@@ -57,8 +57,9 @@ class ParityOut {
 // Blocks on their way in: a few of the latest.
 class ParityIn {
  public:
-  // One symbol of a block, if it can be one; `why` says what cannot.
-  bool add(const ParityBody &body, const uint8_t *symbol, size_t bytes, std::string *why);
+  // Whether there can be such a symbol; `why` says what cannot be.
+  static bool possible(const ParityBody &body, std::string *why);
+  void add(const ParityBody &body, const uint8_t *symbol, size_t bytes);
   // Packets of some block that can be made now: calls `made(number, frames, bytes)` for each, and forgets it.
   // `there(number)` says whether a packet has arrived, `kept` has those that did.
   template <class There, class Made>

@@ -350,10 +350,11 @@ void UdpPeer::take_parity(size_t path, const uint8_t *body, size_t bytes, double
     refuse("parity of " + std::to_string(bytes) + " bytes");
   const auto head = read<ParityBody>(body);
   std::string why;
+  if (!ParityIn::possible(head, &why)) refuse(why);
   PathIn &in = in_[path];
   if (head.first - in.base() >= 0x80000000u && head.first + head.k - in.base() >= 0x80000000u) return;  // past
   if (head.first + head.k - in.base() > 2 * kNumbers) return;
-  if (!in.parity.add(head, body + sizeof head, bytes - sizeof head, &why)) refuse(why);
+  in.parity.add(head, body + sizeof head, bytes - sizeof head);
   solve(path, now);
 }
 
