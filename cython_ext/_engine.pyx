@@ -225,6 +225,7 @@ cdef class NativeEngine:
         o.submit_warn = options.submit_warn
         o.submit_timeout = options.submit_timeout
         o.progress_timeout = options.progress_timeout
+        o.deadline = options.deadline_ms * 1e-3
         return self.engine.open(handle, carrier, topology, o, <void *> shared, text)
 
     def submit(self, int domain, *, str name, str manifest, uint64_t name_hash, uint64_t digest,
@@ -352,6 +353,7 @@ cdef class NativeEngine:
             "peak_under_way": t.peak_under_way.load(),
             "units": t.units.load(),
             "late": t.late.load(),
+            "missed": t.missed.load(),
         }
 
     def warnings(self):

@@ -103,6 +103,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         double submit_warn
         double submit_timeout
         double progress_timeout
+        double deadline
 
     cdef cppclass Topology:
         int rank
@@ -139,6 +140,7 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         Atomic peak_under_way
         Atomic units
         Atomic late
+        Atomic missed
 
     cdef cppclass Failure "gf::Failure":
         Failure()

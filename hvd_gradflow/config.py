@@ -47,7 +47,9 @@ class Config:
     shm_dir: str = _setting("/dev/shm", "directory of the file that ranks of one node share", same=False)
     ranks_per_node: int = _setting(0, "treat every n local ranks as a node of their own; 0: by host", low=0)
     chunk_kib: int = _setting(256, "KiB of uncompressed gradient in one chunk", low=4, high=2**20)
-    window: int = _setting(16, "chunks under way to one peer, in one direction", low=1)
+    window: int = _setting(
+        0, "chunks under way to one peer, in one direction; 0: 16, by udp 64, with a deadline 1024", low=0
+    )
     eager_kib: int = _setting(
         60, "KiB of a payload whose message MPI sends without asking the receiver", low=4, high=2**20
     )
@@ -66,6 +68,13 @@ class Config:
         "mpi",
         "what carries messages between nodes: MPI, or authenticated datagrams for links that lose packets",
         choices=("mpi", "udp"),
+    )
+    deadline_ms: float = _setting(
+        0.0,
+        "milliseconds after which the part of a gradient that later parts have overtaken is left for the next"
+        " step (transport udp); 0: every byte arrives",
+        low=0,
+        high=60_000,
     )
     udp_interfaces: str = _setting(
         "",
@@ -103,6 +112,24 @@ class Config:
             if name not in known:
                 raise unknown_name("setting", name, known)
         return replace(self, **options)
+
+    def resolved(self) -> Config:
+        """Return a copy in which what depends on other settings is decided.
+
+        Raises
+        ------
+        ConfigError
+            For settings that exclude each other.
+        """
+        if not self.deadline_ms:
+            return replace(self, window=self.window or (64 if self.transport == "udp" else 16))
+        if self.transport != "udp":
+            raise ConfigError(
+                f"GRADFLOW_DEADLINE_MS={self.deadline_ms:g} with GRADFLOW_TRANSPORT={self.transport}: only udp"
+                " lets go of what is late"
+            )
+        # Much is under way, in small pieces: so that little is late, and rooms for it are small.
+        return replace(self, window=self.window or 1024, chunk_kib=min(self.chunk_kib, 32))
 
     def shared(self) -> dict[str, Any]:
         """Return the settings that all ranks must agree on."""

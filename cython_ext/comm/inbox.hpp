@@ -16,10 +16,16 @@ class Inbox {
   Inbox(size_t segment, int source) : segment_(segment), source_(source) {}
 
   void post(int channel, uint8_t *buffer, size_t capacity) { posted_[channel].push_back({buffer, capacity}); }
-  bool take(int channel, size_t *bytes) {
+  bool take(int channel, size_t *bytes, double patience, double now) {
     auto &messages = messages_[channel];
-    if (messages.empty() || !messages.front().whole()) return false;
-    *bytes = messages.front().total;
+    if (messages.empty()) return false;
+    if (messages.front().whole()) {
+      *bytes = messages.front().total;
+    } else if (patience > 0 && overtaken(messages, now - patience)) {
+      *bytes = Transport::kMissing;
+    } else {
+      return false;
+    }
     messages.pop_front();
     posted_[channel].pop_front();
     ++taken_[channel];
@@ -38,7 +44,7 @@ class Inbox {
   enum class Taken { kYes, kNotNow, kWrong };
   // Whether all frames of a packet can be taken now, and then takes them. What is wrong can only come from a
   // peer with the key: `why` says what.
-  Taken accept(const uint8_t *frames, size_t bytes, std::string *why) {
+  Taken accept(const uint8_t *frames, size_t bytes, double now, std::string *why) {
     for (int pass = 0; pass < 2; ++pass) {
       for (size_t at = 0; at + sizeof(Frame) <= bytes;) {
         const auto frame = read<Frame>(frames + at);
@@ -46,7 +52,7 @@ class Inbox {
         at += sizeof(Frame);
         const Taken taken = check(frame, bytes - at, why);
         if (taken != Taken::kYes) return taken;
-        if (pass == 1) put(frame, frames + at);
+        if (pass == 1) put(frame, frames + at, now);
         at += frame.bytes;
       }
     }
@@ -60,10 +66,18 @@ class Inbox {
   };
   struct Incoming {
     uint32_t total = 0, segments = 0, arrived = 0;
+    double since = 0;  // when its last segment came
     std::vector<bool> there;
     std::vector<uint8_t> own;  // of a control message
     bool whole() const { return segments > 0 && arrived == segments; }
   };
+  // Whether a message behind the first one has been whole since that time.
+  static bool overtaken(const std::deque<Incoming> &messages, double time) {
+    for (size_t i = 1; i < messages.size(); ++i) {
+      if (messages[i].whole()) return messages[i].since <= time;
+    }
+    return false;
+  }
   static constexpr uint32_t kMostControl = 4096;       // messages that wait for those before them
   static constexpr size_t kMostHeld = size_t{1} << 26;  // bytes of them
 
@@ -104,7 +118,7 @@ class Inbox {
     return Taken::kYes;
   }
 
-  void put(const Frame &frame, const uint8_t *data) {
+  void put(const Frame &frame, const uint8_t *data, double now) {
     const int channel = frame.channel;
     const uint32_t ahead = frame.message - taken_[channel];
     if (ahead >= 0x80000000u) return;
@@ -123,6 +137,7 @@ class Inbox {
     if (m.there[frame.segment]) return;
     m.there[frame.segment] = true;
     ++m.arrived;
+    m.since = now;
     uint8_t *to = channel == Transport::kControl ? m.own.data() : posted_[channel][ahead].buffer;
     if (frame.bytes) std::memcpy(to + static_cast<size_t>(frame.segment) * segment_, data, frame.bytes);
   }

@@ -46,7 +46,7 @@ class LocalTransport : public Transport {
   void post(int peer, int channel, uint8_t *buffer, size_t capacity) override {
     posted_[{peer, channel}].emplace_back(buffer, capacity);
   }
-  bool take(int peer, int channel, size_t *bytes) override {
+  bool take(int peer, int channel, size_t *bytes, double = 0) override {
     auto &posted = posted_[{peer, channel}];
     std::vector<uint8_t> message;
     if (posted.empty() || !hub_->get(rank_, peer, channel, &message)) return false;

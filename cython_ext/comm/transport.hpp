@@ -33,8 +33,11 @@ class Transport {
 
   // Room for one more message of at most `capacity` bytes.
   virtual void post(int peer, int channel, uint8_t *buffer, size_t capacity) = 0;
-  // Whether the oldest posted buffer is filled, with how many bytes; then it is posted no longer.
-  virtual bool take(int peer, int channel, size_t *bytes) = 0;
+  // Whether the oldest posted buffer is filled, with how many bytes; then it is posted no longer. With a
+  // `patience` in seconds it may also be given up, and `bytes` is kMissing: where it is not whole although a
+  // message behind it has been there for so long. Not every transport ever gives up.
+  virtual bool take(int peer, int channel, size_t *bytes, double patience = 0) = 0;
+  static constexpr size_t kMissing = ~size_t{0};
   virtual bool take_control(int *peer, std::vector<uint8_t> *message) = 0;
 
   // Sends and receives what can be; true if anything moved.

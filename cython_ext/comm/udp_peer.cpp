@@ -331,7 +331,7 @@ void UdpPeer::take_data(size_t path, const uint8_t *body, size_t bytes, double n
   }
   std::string why;
   const uint8_t *frames = body + sizeof head;
-  switch (inbox_.accept(frames, bytes - sizeof head, &why)) {
+  switch (inbox_.accept(frames, bytes - sizeof head, now, &why)) {
     case Inbox::Taken::kWrong:
       refuse(why);
     case Inbox::Taken::kNotNow:
@@ -365,7 +365,7 @@ void UdpPeer::solve(size_t path, double now) {
       in.kept, [&](uint32_t number) { return in.there(number); },
       [&](uint32_t number, const uint8_t *frames, size_t bytes) {
         if (in.place(number) != PathIn::Place::kNew) return;
-        const Inbox::Taken taken = inbox_.accept(frames, bytes, &why);
+        const Inbox::Taken taken = inbox_.accept(frames, bytes, now, &why);
         if (taken == Inbox::Taken::kWrong) refuse(why);
         if (taken == Inbox::Taken::kNotNow) return;
         in.arrived(number, now);

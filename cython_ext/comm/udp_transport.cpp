@@ -50,8 +50,8 @@ void UdpTransport::post(int rank, int channel, uint8_t *buffer, size_t capacity)
   peer(rank).inbox().post(channel, buffer, capacity);
 }
 
-bool UdpTransport::take(int rank, int channel, size_t *bytes) {
-  return peer(rank).inbox().take(channel, bytes);
+bool UdpTransport::take(int rank, int channel, size_t *bytes, double patience) {
+  return peer(rank).inbox().take(channel, bytes, patience, now_);
 }
 
 bool UdpTransport::take_control(int *rank, std::vector<uint8_t> *message) {
@@ -65,6 +65,7 @@ bool UdpTransport::take_control(int *rank, std::vector<uint8_t> *message) {
 
 bool UdpTransport::progress(double now) {
   if (closed_) return false;
+  now_ = now;
   bool moved = false;
   for (auto &socket : shared_.sockets) {
     moved |= socket->receive([&](const uint8_t *data, size_t bytes) {

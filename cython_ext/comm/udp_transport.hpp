@@ -24,7 +24,7 @@ class UdpTransport : public Transport {
   Ticket send(int peer, int channel, const uint8_t *data, size_t bytes) override;
   bool done(Ticket ticket) override { return shared_.outbox.done(ticket); }
   void post(int peer, int channel, uint8_t *buffer, size_t capacity) override;
-  bool take(int peer, int channel, size_t *bytes) override;
+  bool take(int peer, int channel, size_t *bytes, double patience = 0) override;
   bool take_control(int *peer, std::vector<uint8_t> *message) override;
   bool progress(double now) override;
   bool busy(double now) const override;
@@ -45,6 +45,7 @@ class UdpTransport : public Transport {
 
   UdpShared shared_;
   std::map<int, std::unique_ptr<UdpPeer>> peers_;
+  double now_ = 0;  // of the last progress
   bool closed_ = false;
 };
 

@@ -62,6 +62,7 @@ void Domain::start() {
   gather_.open(routes_.between, Transport::kGather, options_.window, capacity_, peers, topology_.size, credit(1));
   scatter_slots_.resize(static_cast<size_t>(topology_.size));
   scatter_counts_.assign(static_cast<size_t>(topology_.size), 0);
+  kept_.resize(static_cast<size_t>(topology_.size));
   for (int peer : peers) scatter_slots_[peer].resize(static_cast<size_t>(options_.window));
   gather_slots_.resize(static_cast<size_t>(options_.window));
   // One rank a node has nothing to keep: it reads its own part when the others' are there.
@@ -200,8 +201,10 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
     if (spec.dtype == GF_F64) return n * sizeof(double);
     return run.ops->max_encoded_size(run.ops->ctx, &spec.codec, n);
   };
-  run.geometry =
-      Geometry::of(spec, options_.chunk_bytes, owners, most, sent ? options_.eager_bytes : room, room);
+  run.lossy = may_miss(run);
+  size_t eager = sent ? options_.eager_bytes : room;
+  if (run.lossy) eager = most(Geometry::smallest(spec));  // what is given up is little
+  run.geometry = Geometry::of(spec, options_.chunk_bytes, owners, most, eager, room);
   if (most(run.geometry.chunk) > room) {
     return refuse("a block of the codec with id " + std::to_string(spec.codec.id) + " may need more than " +
                   std::to_string(room) + " bytes: raise GRADFLOW_CHUNK_KIB");

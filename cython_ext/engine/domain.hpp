@@ -71,6 +71,7 @@ class Domain {
     Agreement agreement;                 // came with GO
     Steps steps;                         // of a stepped codec, once they are known
     bool spoiled = false;                // kUnchecked, and a result is not finite
+    bool lossy = false;                  // a payload that is overtaken may be given up
     bool late() const { return spec.flags & kLate; }
     bool stepped() const { return spec.flags & kStepped; }
     bool sparse() const { return ops->sum_spec != nullptr; }  // its sums are (gf_codec_ops::sum_spec)
@@ -200,7 +201,14 @@ class Domain {
   static void add_up(const std::vector<Energy> &part, std::vector<Energy> *energies);
   std::vector<int> other_owners(const At &at) const;
   void send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers, size_t payload_bytes,
-            uint64_t first_bytes, const std::vector<Energy> &energies);
+            uint64_t first_bytes, const std::vector<Energy> &energies, uint64_t missing = 0);
+
+  // Payloads that may be given up (domain_missing.cpp).
+  bool may_miss(const Running &run) const;
+  bool may_keep(int peer) const;
+  void keep_sent(const At &at, int peer, size_t slot, size_t bytes);
+  void give_up(const At &at, uint8_t *total, bool first);
+  void owe_missed(const At &at, int peer, const Arrival &arrival);
 
   MpiTransport mpi_;
   Routes routes_;
@@ -233,6 +241,11 @@ class Domain {
   std::vector<SendSlot> gather_slots_;
   uint64_t gather_count_ = 0;
   std::vector<uint64_t> scatter_counts_;
+  struct Kept {  // a payload that was sent, until its result tells whether it was in it
+    uint64_t g, count;
+    size_t slot, bytes;
+  };
+  std::vector<std::deque<Kept>> kept_;  // by peer, in order
 
   std::vector<std::vector<uint8_t>> sums_;  // my node's sums of chunks whose home is here: S, in order
   uint64_t sums_made_ = 0, sums_used_ = 0, ahead_ = 0;  // how far the first may be ahead of the second
@@ -240,6 +253,7 @@ class Domain {
   int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
   std::vector<std::vector<Energy>> reduce_energies_;  // by node
   uint64_t reduce_bytes_ = 0;
+  uint64_t reduce_missing_ = 0;  // nodes whose payload was given up
   std::unordered_map<uint64_t, StepControl> controls_;  // by the unit's name
   std::unordered_set<uint64_t> forgotten_;              // among them, once they have ended here
   std::vector<uint8_t> codes_, lost_, payload_;         // of stepped and sparse ones; made when first needed

@@ -162,6 +162,36 @@ std::string Domain::subject() const {
   return name_;
 }
 
+// The ranks that the first unfinished chunk on this rank waits for.
+std::vector<int> Domain::awaited() {
+  std::vector<int> ranks;
+  const auto &here = topology_.nodes[topology_.node];
+  At at;
+  if (shared_ && resolve(&copying_, &at) && !at.mine) return {topology_.owner(topology_.node, at.slice)};
+  while (resolve(&summing_, &at) && !at.mine) advance(&summing_);
+  if (resolve(&summing_, &at)) {
+    for (int i = 0; i < topology_.local_size(); ++i) {
+      if (i != topology_.local && shared_.staged(i, at.g) != at.g + 1) ranks.push_back(here[i]);
+    }
+    if (!ranks.empty()) return ranks;
+  }
+  Arrival arrival;
+  while (resolve(&reducing_, &at) && !(at.mine && at.at_home && !at.run->late())) advance(&reducing_);
+  if (topology_.node_count() > 1 && resolve(&reducing_, &at)) {
+    for (int peer : other_owners(at)) {
+      if (!scatter_.front(peer, &arrival) || !gather_.may_send(peer)) ranks.push_back(peer);
+    }
+  }
+  while (resolve(&receiving_, &at) && !(at.mine && !at.at_home && !at.run->late())) advance(&receiving_);
+  if (resolve(&receiving_, &at)) ranks.push_back(topology_.owner(at.home, at.slice));
+  for (int i = 0; shared_ && i < topology_.local_size(); ++i) {
+    if (i != topology_.local) ranks.push_back(here[i]);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
 void Domain::release() {
   const bool well = state == DomainState::kClosed;
   mpi_.close();

@@ -90,8 +90,8 @@ bool Domain::step_sum() {
       const int peer = topology_.owner(at.home, at.slice);
       auto &slots = scatter_slots_[peer];
       SendSlot &slot = slots[scatter_counts_[peer] % slots.size()];
-      if (!scatter_.may_send(peer) || !slot.free()) return false;
-      ++scatter_counts_[peer];
+      if (!scatter_.may_send(peer) || !slot.free() || !may_keep(peer)) return false;
+      const size_t slot_index = scatter_counts_[peer]++ % slots.size();
       slot.reserve(capacity_);
       sum_node(at, scratch_.data(), 1.0);
       back_up(at);
@@ -105,6 +105,7 @@ bool Domain::step_sum() {
         bytes = encode(at, x, res, 0, slot.payload());
         energies = measure(at, x, res);
       }
+      if (at.run->lossy) keep_sent(at, peer, slot_index, bytes);
       send(at, &scatter_, &slot, {peer}, bytes, 0, energies);
     }
     if (shared_) shared_.set_reduced(at.g);
@@ -155,7 +156,14 @@ bool Domain::step_reduce() {
       }
       const int peer = topology_.owner(reduce_node_, at.slice);
       Arrival arrival;
-      if (!scatter_.front(peer, &arrival)) return moved;
+      if (!scatter_.front(peer, &arrival, at.run->lossy ? options_.deadline : 0)) return moved;
+      if (!arrival.payload) {
+        if (total == own && !stepped) read_own();
+        give_up(at, total, total != own && reduce_node_ == 0);
+        scatter_.consume(peer);
+        moved = true;
+        continue;
+      }
       if (stepped) {
         if (reduce_bytes_ == 0) codes_.assign(at.count * sizeof(float), 0);
         add_codes(at, arrival, peer);
@@ -208,8 +216,8 @@ bool Domain::step_reduce() {
       add_up(part, &statistics.energies);
       part.clear();
     }
-    send(at, &gather_, &slot, peers, bytes, reduce_bytes_, statistics.energies);
-    reduce_bytes_ = 0;
+    send(at, &gather_, &slot, peers, bytes, reduce_bytes_, statistics.energies, reduce_missing_);
+    reduce_bytes_ = reduce_missing_ = 0;
     result_done(at, result, std::move(statistics));
     advance(&reducing_);
     return true;
@@ -230,6 +238,7 @@ bool Domain::step_receive() {
     const int peer = topology_.owner(at.home, at.slice);
     Arrival arrival;
     if (!result_free(at.g) || !gather_.front(peer, &arrival)) return false;
+    if (at.run->lossy) owe_missed(at, peer, arrival);
     uint8_t *result = result_target(at);
     decode(at, arrival, peer, result, false);
     Statistics statistics;
@@ -264,36 +273,6 @@ bool Domain::step_copy() {
   chunk_done(at, std::move(statistics));
   advance(&copying_);
   return true;
-}
-
-// The ranks that the first unfinished chunk on this rank waits for.
-std::vector<int> Domain::awaited() {
-  std::vector<int> ranks;
-  const auto &here = topology_.nodes[topology_.node];
-  At at;
-  if (shared_ && resolve(&copying_, &at) && !at.mine) return {topology_.owner(topology_.node, at.slice)};
-  while (resolve(&summing_, &at) && !at.mine) advance(&summing_);
-  if (resolve(&summing_, &at)) {
-    for (int i = 0; i < topology_.local_size(); ++i) {
-      if (i != topology_.local && shared_.staged(i, at.g) != at.g + 1) ranks.push_back(here[i]);
-    }
-    if (!ranks.empty()) return ranks;
-  }
-  Arrival arrival;
-  while (resolve(&reducing_, &at) && !(at.mine && at.at_home && !at.run->late())) advance(&reducing_);
-  if (topology_.node_count() > 1 && resolve(&reducing_, &at)) {
-    for (int peer : other_owners(at)) {
-      if (!scatter_.front(peer, &arrival) || !gather_.may_send(peer)) ranks.push_back(peer);
-    }
-  }
-  while (resolve(&receiving_, &at) && !(at.mine && !at.at_home && !at.run->late())) advance(&receiving_);
-  if (resolve(&receiving_, &at)) ranks.push_back(topology_.owner(at.home, at.slice));
-  for (int i = 0; shared_ && i < topology_.local_size(); ++i) {
-    if (i != topology_.local) ranks.push_back(here[i]);
-  }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
 }
 
 }  // namespace gf

@@ -52,7 +52,7 @@ void MpiTransport::post(int peer, int channel, uint8_t *buffer, size_t capacity)
   posted(peer, channel).push_back(request);
 }
 
-bool MpiTransport::take(int peer, int channel, size_t *bytes) {
+bool MpiTransport::take(int peer, int channel, size_t *bytes, double) {
   auto &queue = posted(peer, channel);
   MPI_Status status;
   if (queue.empty() || !completed(&queue.front(), &status)) return false;

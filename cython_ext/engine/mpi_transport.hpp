@@ -22,7 +22,7 @@ class MpiTransport : public Transport {
   Ticket send(int peer, int channel, const uint8_t *data, size_t bytes) override;
   bool done(Ticket ticket) override;
   void post(int peer, int channel, uint8_t *buffer, size_t capacity) override;
-  bool take(int peer, int channel, size_t *bytes) override;
+  bool take(int peer, int channel, size_t *bytes, double patience = 0) override;
   bool take_control(int *peer, std::vector<uint8_t> *message) override;
   bool progress(double now) override;
   void close() override;

@@ -60,6 +60,7 @@ struct DataHeader {
   uint32_t payload_bytes = 0;  // its true size
   uint32_t statistics = 0;     // Energies after the payload
   uint64_t first_bytes = 0;    // beside a result: of the payloads that were added up for it
+  uint64_t missing = 0;        // and a bit for each node whose payload was given up
 };
 
 // Sums of squares for one tensor in one chunk.
@@ -90,6 +91,7 @@ struct Options {
   size_t eager_bytes = 60 << 10;
   int slots = 8;
   double submit_warn = 60, submit_timeout = 1800, progress_timeout = 60;
+  double deadline = 0;  // seconds after which a payload that others have overtaken is given up; 0: never
 };
 
 // Flat bytes, written and read in order.

@@ -23,13 +23,14 @@ void SendSlot::reserve_pinned(size_t capacity, const Worker &worker) {
   pinned_ = true;
 }
 
-size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes,
+size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes, uint64_t missing,
                       const std::vector<Energy> &energies) {
   DataHeader header;
   header.chunk = chunk;
   header.payload_bytes = static_cast<uint32_t>(payload_bytes);
   header.statistics = static_cast<uint32_t>(energies.size());
   header.first_bytes = first_bytes;
+  header.missing = missing;
   std::memcpy(buffer_.get(), &header, sizeof header);
   const size_t extra = energies.size() * sizeof(Energy);
   if (extra) std::memcpy(payload() + payload_bytes, energies.data(), extra);
@@ -81,12 +82,16 @@ void Window::acknowledged(int rank, uint64_t count) {
   peers_[rank].acked = std::max(peers_[rank].acked, count);
 }
 
-bool Window::front(int rank, Arrival *arrival) {
+bool Window::front(int rank, Arrival *arrival, double patience) {
   Peer &peer = peers_[rank];
   const size_t slot = peer.consumed % static_cast<uint64_t>(width_);
   if (!peer.arrived) {
-    if (!transport_->take(rank, channel_, &peer.bytes)) return false;
+    if (!transport_->take(rank, channel_, &peer.bytes, patience)) return false;
     peer.arrived = true;
+  }
+  if (peer.bytes == Transport::kMissing) {
+    *arrival = Arrival{0, nullptr, 0, nullptr, 0, 0, 0};
+    return true;
   }
   const auto &buffer = peer.buffers[slot];
   DataHeader header;
@@ -100,6 +105,7 @@ bool Window::front(int rank, Arrival *arrival) {
   arrival->energies = arrival->payload + header.payload_bytes;
   arrival->energy_count = header.statistics;
   arrival->first_bytes = header.first_bytes;
+  arrival->missing = header.missing;
   const size_t told = sizeof header + arrival->bytes + arrival->energy_count * sizeof(Energy);
   if (peer.bytes != told) {
     throw TransportError{"a chunk of " + std::to_string(peer.bytes) + " bytes whose header says " +

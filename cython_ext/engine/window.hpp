@@ -21,6 +21,7 @@ struct Traffic {
   std::atomic<uint64_t> peak_under_way{0};  // most unacknowledged chunks to one peer
   std::atomic<uint64_t> units{0};           // ended well
   std::atomic<uint64_t> late{0};            // of them, those of which the second part was not sent
+  std::atomic<uint64_t> missed{0};          // payloads of others that did not come in time
 };
 
 // For the longest message there can be; what most leave unused is never touched, and takes no memory.
@@ -37,7 +38,7 @@ class SendSlot {
   // In memory that a device copies to asynchronously; only while it is free.
   void reserve_pinned(size_t capacity, const Worker &worker);
   // Energies go after the payload; the header before it.
-  size_t seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes,
+  size_t seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes, uint64_t missing,
               const std::vector<Energy> &energies);
   void send(Transport *transport, int peer, int channel, size_t bytes);
 
@@ -48,7 +49,7 @@ class SendSlot {
   std::vector<std::pair<Transport *, Transport::Ticket>> under_way_;
 };
 
-// A payload that has arrived and waits to be consumed.
+// A payload that has arrived and waits to be consumed, or without one: it was given up.
 struct Arrival {
   uint64_t chunk;
   const uint8_t *payload;
@@ -56,6 +57,7 @@ struct Arrival {
   const uint8_t *energies;  // not aligned
   size_t energy_count;
   uint64_t first_bytes;
+  uint64_t missing = 0;
   Energy energy(size_t i) const {
     Energy e;
     __builtin_memcpy(&e, energies + i * sizeof(Energy), sizeof(Energy));
@@ -77,8 +79,8 @@ class Window {
   void sent(int peer, Traffic *traffic);
   void acknowledged(int peer, uint64_t count);
 
-  // The oldest message of a peer, or false; stays until `consume`.
-  bool front(int peer, Arrival *arrival);
+  // The oldest message of a peer, or false; stays until `consume`. With a patience it may be given up.
+  bool front(int peer, Arrival *arrival, double patience = 0);
   void consume(int peer);
   size_t capacity() const { return capacity_; }
   Transport *transport() const { return transport_; }

@@ -158,6 +158,8 @@ class Place:
                 f"{reducer.local_size} ranks share a node, and add their gradients in its memory first;"
                 " GRADFLOW_RANKS_PER_NODE=1 makes each rank a node of its own"
             )
+        if reducer.config.deadline_ms:
+            return "what is late is owed by the host (GRADFLOW_DEADLINE_MS)"
         if reducer.config.backend != "cpu":
             return f"GRADFLOW_BACKEND={reducer.config.backend}"
         if not all(dtype in LOADED_DTYPES for dtype in dtypes):

@@ -32,7 +32,7 @@ AT_MOST = 2.5  # and where they are not
 PRECISE = 0.1  # standard error of the large size's time
 WARM_UP = 0.15  # seconds of a turn, below which the first is left out
 BLOCK = 256
-ADDED_UP = ("wire_bytes", "wire_bytes_uncompressed", "payloads", "units", "late")
+ADDED_UP = ("wire_bytes", "wire_bytes_uncompressed", "payloads", "units", "late", "missed")
 SPREAD = 1.0  # standard deviation of the logarithm of a block's scale: neighbours in a gradient are alike
 
 

@@ -26,6 +26,9 @@ _THREADS = (
 )
 
 
+MOST_NODES = 64  # with a deadline: a bit each in the header of a result
+
+
 class Reducer:
     """Allreduce over one communicator.
 
@@ -59,7 +62,7 @@ class Reducer:
         lifecycle.require_mpi()
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UnsupportedError(_THREADS)
-        self.config = configuration.load() if config is None else config
+        self.config = (configuration.load() if config is None else config).resolved()
         check_setting(self.config.device)
         self.name = name
         self.codec = _codec(codec)
@@ -80,6 +83,10 @@ class Reducer:
         self.rank, self.size = self._comm.rank, self._comm.size
         self._link = None  # what carries messages between nodes, where it is not MPI
         if self.config.transport == "udp" and self.node_count > 1:
+            if self.config.deadline_ms and self.node_count > MOST_NODES:
+                raise UnsupportedError(
+                    f"GRADFLOW_DEADLINE_MS: {self.node_count} nodes, and a result tells of {MOST_NODES} at most"
+                )
             self._link = udp.connect(
                 self.rank, self.nodes, MPI.Get_processor_name(), self.config, self.exchange
             )
@@ -327,7 +334,8 @@ class Reducer:
         ``wire_bytes`` handed to MPI for other nodes, headers and control messages counted;
         ``wire_bytes_uncompressed``, what the same exchange would have handed over without a codec (of
         matrices that were sent as factors, this rank's part of what all ranks would have);
-        ``payloads``; ``units``; ``late``, those of which only the first part was sent; ``peak_under_way``,
+        ``payloads``; ``units``; ``late``, those of which only the first part was sent; ``missed``, payloads
+        of others that did not come in time; under ``udp_...`` what docs/udp.md tells; ``peak_under_way``,
         the most unacknowledged chunks to one peer. What a policy sent to measure the link is left out, and
         counted as ``probe_bytes``.
         """

@@ -1,0 +1,53 @@
+// Payloads that may be given up (docs/architecture.md, "Deadlines"): the home of a chunk goes on without those that
+// others have overtaken, its result says whose they were, and who sent them owes what was in them.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "domain.hpp"
+
+namespace gf {
+
+// Only where what is missing is owed. All ranks answer alike: it follows from what GO says.
+bool Domain::may_miss(const Running &run) const {
+  return options_.deadline > 0 && topology_.node_count() > 1 && !run.sparse() &&
+         (run.spec.flags & (kErrorFeedback | kNonFinite | kLate)) == kErrorFeedback;
+}
+
+// The slot that comes next may still hold a payload whose fate is not known.
+bool Domain::may_keep(int peer) const {
+  const auto &kept = kept_[peer];
+  return kept.empty() || scatter_counts_[peer] - kept.front().count < scatter_slots_[peer].size();
+}
+
+void Domain::keep_sent(const At &at, int peer, size_t slot, size_t bytes) {
+  kept_[peer].push_back({at.g, scatter_counts_[peer] - 1, slot, bytes});
+}
+
+void Domain::give_up(const At &at, uint8_t *total, bool first) {
+  reduce_missing_ |= uint64_t{1} << reduce_node_;
+  ++traffic.missed;
+  if (at.run->stepped()) {
+    if (reduce_bytes_ == 0) codes_.assign(at.count * sizeof(float), 0);
+  } else if (first) {
+    std::memset(total, 0, at.count * at.run->spec.element_bytes());
+  }
+}
+
+void Domain::owe_missed(const At &at, int peer, const Arrival &arrival) {
+  auto &kept = kept_[peer];
+  if (kept.empty() || kept.front().g != at.g) {
+    throw StepError{Failure::kInternal, "a result came for a chunk that was not sent"};
+  }
+  const Kept sent = kept.front();
+  kept.pop_front();
+  float *owed = residual(at);
+  if (!(arrival.missing >> topology_.node & 1) || !owed) return;
+  const Arrival mine{at.g, scatter_slots_[peer][sent.slot].payload(), sent.bytes, nullptr, 0, 0};
+  decode(at, mine, topology_.rank, scratch_.data(), false);
+  const auto *x = reinterpret_cast<const float *>(scratch_.data());
+  constexpr float kMost = std::numeric_limits<float>::max();
+  for (uint64_t i = 0; i < at.count; ++i) owed[i] = std::min(std::max(owed[i] + x[i], -kMost), kMost);
+}
+
+}  // namespace gf
