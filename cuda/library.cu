@@ -107,7 +107,9 @@ const gf_gpu_api kApi = {GF_GPU_API_VERSION,
                          scale_segments,
                          bound,
                          saturate,
-                         owe};
+                         owe,
+                         wavelet_scratch_bytes,
+                         wavelet};
 
 }  // namespace
 

@@ -60,6 +60,11 @@ int codec_encode_codes(const gf_codec_spec *spec, const gf_segment *segments, si
                        const float *codes, size_t n, uint8_t *out, uint64_t *size, void *scratch,
                        size_t scratch_size, void *stream);
 
+// ---- Wavelets: wavelet.cu
+size_t wavelet_scratch_bytes(size_t n);
+int wavelet(const gf_wavelet *run, const float *x, float *out, const int32_t *finite, void *scratch,
+            size_t scratch_size, void *stream);
+
 }  // namespace gradflow_gpu
 
 #endif

@@ -1,6 +1,6 @@
-// sign1 on a GPU: a warp takes a block of the codec, 32 elements at a time, one a lane, which is a lane of the
-// sum of magnitudes, too. Bits are gathered by ballots. Where a block's bits begin is known by a scan in the
-// same pass, since a block without zeros has half as many, and one of zeros none.
+// sign1 on a GPU: a warp takes a block of the codec, 32 elements at a time, one a lane, which is a lane of
+// the sum of magnitudes, too. Bits are gathered by ballots. Where a block's bits begin is known by a scan in
+// the same pass, since a block without zeros has half as many, and one of zeros none.
 #include "codecs.cuh"
 #include "library.h"
 #include "memory.cuh"

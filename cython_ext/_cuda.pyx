@@ -33,6 +33,12 @@ cdef extern from "../cuda/gpu_api.h" nogil:
     cdef struct gf_piece:
         uint64_t address
 
+    cdef struct gf_wavelet:
+        float filter[8]
+        uint32_t taps, levels
+        uint64_t n, rows, width, columns
+        uint32_t inverse, reserved
+
     cdef struct gf_gpu_api:
         int version
         const char *name
@@ -85,6 +91,9 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         int (*bound)(float *, size_t, const int32_t *, void *) noexcept nogil
         int (*saturate)(float *, size_t, float, void *) noexcept nogil
         int (*owe)(float *, const float *, const float *, size_t, void *) noexcept nogil
+        size_t (*wavelet_scratch_bytes)(size_t) noexcept nogil
+        int (*wavelet)(const gf_wavelet *, const float *, float *, const int32_t *, void *, size_t,
+                       void *) noexcept nogil
 
 
 cdef extern from "dlfcn.h" nogil:
@@ -478,3 +487,27 @@ cdef class Library:
                                  <void *>stream)
         self._back(before)
         self._check(error, "owe")
+
+    # ---- What a stream of gradients calls by itself.
+
+    def wavelet_scratch_bytes(self, size_t n):
+        """Return the bytes of scratch for a transform of n elements."""
+        return self.api.wavelet_scratch_bytes(n)
+
+    def wavelet(self, const float[::1] filter, uint32_t levels, size_t n, size_t rows, size_t width,
+                size_t columns, bint inverse, uintptr_t x, uintptr_t out, uintptr_t finite, uintptr_t scratch,
+                uintptr_t stream):
+        cdef gf_wavelet run
+        cdef size_t room = self.api.wavelet_scratch_bytes(n), k
+        cdef int error
+        for k in range(8):
+            run.filter[k] = filter[k] if k < <size_t>filter.shape[0] else 0
+        run.taps, run.levels = filter.shape[0], levels
+        run.n, run.rows, run.width, run.columns = n, rows, width, columns
+        run.inverse, run.reserved = inverse, 0
+        before = self._here()
+        with nogil:
+            error = self.api.wavelet(&run, <const float *>x, <float *>out, <const int32_t *>finite,
+                                     <void *>scratch, room, <void *>stream)
+        self._back(before)
+        self._check(error, "wavelet")
