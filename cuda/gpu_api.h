@@ -15,7 +15,7 @@
 
 #include "../cython_ext/gf_api.h"
 
-#define GF_GPU_API_VERSION 1
+#define GF_GPU_API_VERSION 2
 #define GF_GPU_API_SYMBOL "gf_gpu_library"
 
 enum gf_gpu_error {
@@ -39,6 +39,14 @@ struct gf_piece {
   uint64_t count;   // elements
   uint64_t offset;  // in the bucket; ascending from piece to piece, none overlaps another
   uint32_t dtype;   // gf_dtype, not float64
+  uint32_t reserved;
+};
+
+// Row targets[i] becomes the XOR of rows entries[begins[i]] to entries[begins[i + 1] - 1]; the tables lie on
+// the device.
+struct gf_xor_lists {
+  const uint32_t *targets, *begins, *entries;
+  uint32_t count;  // begins has one more
   uint32_t reserved;
 };
 
@@ -144,6 +152,13 @@ struct gf_gpu_api {
   int (*saturate)(float *x, size_t n, float largest, void *stream);
   // r = values[i] - arrives[i]; where r is finite and not 0: residual[i] += r, infinities as in `bound`.
   int (*owe)(float *residual, const float *values, const float *arrives, size_t n, void *stream);
+
+  // ---- Erasure code (docs/ldpc.md)
+  // The first `bytes` bytes of rows, `in_pitch` and `out_pitch` bytes from one to the next. `ordered`: one
+  // list after another, and `in` may be `out`; otherwise no list may read what another writes. Nothing checks
+  // the tables.
+  int (*xor_lists)(const struct gf_xor_lists *lists, const uint8_t *in, size_t in_pitch, uint8_t *out,
+                   size_t out_pitch, size_t bytes, int ordered, void *stream);
 };
 
 #ifdef __cplusplus

@@ -107,7 +107,8 @@ const gf_gpu_api kApi = {GF_GPU_API_VERSION,
                          scale_segments,
                          bound,
                          saturate,
-                         owe};
+                         owe,
+                         xor_lists};
 
 }  // namespace
 

@@ -33,6 +33,12 @@ cdef extern from "../cuda/gpu_api.h" nogil:
     cdef struct gf_piece:
         uint64_t address
 
+    cdef struct gf_xor_lists:
+        const uint32_t *targets
+        const uint32_t *begins
+        const uint32_t *entries
+        uint32_t count
+
     cdef struct gf_gpu_api:
         int version
         const char *name
@@ -85,6 +91,8 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         int (*bound)(float *, size_t, const int32_t *, void *) noexcept nogil
         int (*saturate)(float *, size_t, float, void *) noexcept nogil
         int (*owe)(float *, const float *, const float *, size_t, void *) noexcept nogil
+        int (*xor_lists)(const gf_xor_lists *, const uint8_t *, size_t, uint8_t *, size_t, size_t, int,
+                         void *) noexcept nogil
 
 
 cdef extern from "dlfcn.h" nogil:
@@ -478,3 +486,19 @@ cdef class Library:
                                  <void *>stream)
         self._back(before)
         self._check(error, "owe")
+
+    # ---- Erasure code
+
+    def xor_lists(self, uintptr_t targets, uintptr_t begins, uintptr_t entries, uint32_t count, uintptr_t source,
+                  size_t source_pitch, uintptr_t out, size_t out_pitch, size_t nbytes, bint ordered,
+                  uintptr_t stream):
+        cdef gf_xor_lists lists
+        cdef int error
+        lists.targets, lists.begins = <const uint32_t *>targets, <const uint32_t *>begins
+        lists.entries, lists.count = <const uint32_t *>entries, count
+        before = self._here()
+        with nogil:
+            error = self.api.xor_lists(&lists, <const uint8_t *>source, source_pitch, <uint8_t *>out, out_pitch,
+                                       nbytes, ordered, <void *>stream)
+        self._back(before)
+        self._check(error, "xor_lists")
