@@ -88,7 +88,7 @@ def headers() -> list[str]:
 
 
 def make_extension(name: str, pyx: str, pattern: str, mpi: bool) -> list[Extension]:
-    """The extension, of the .pyx and what matches the pattern, in a list; empty while the .pyx does not exist."""
+    """The extension, of the .pyx and what matches the pattern; nothing while the .pyx does not exist."""
     if not (SOURCES / pyx).exists():
         return []
     compile_args, link_args = mpi_flags() if mpi else ([], [])

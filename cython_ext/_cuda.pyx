@@ -489,16 +489,16 @@ cdef class Library:
 
     # ---- Erasure code
 
-    def xor_lists(self, uintptr_t targets, uintptr_t begins, uintptr_t entries, uint32_t count, uintptr_t source,
-                  size_t source_pitch, uintptr_t out, size_t out_pitch, size_t nbytes, bint ordered,
-                  uintptr_t stream):
+    def xor_lists(self, uintptr_t targets, uintptr_t begins, uintptr_t entries, uint32_t count,
+                  uintptr_t source, size_t source_pitch, uintptr_t out, size_t out_pitch, size_t nbytes,
+                  bint ordered, uintptr_t stream):
         cdef gf_xor_lists lists
         cdef int error
         lists.targets, lists.begins = <const uint32_t *>targets, <const uint32_t *>begins
         lists.entries, lists.count = <const uint32_t *>entries, count
         before = self._here()
         with nogil:
-            error = self.api.xor_lists(&lists, <const uint8_t *>source, source_pitch, <uint8_t *>out, out_pitch,
-                                       nbytes, ordered, <void *>stream)
+            error = self.api.xor_lists(&lists, <const uint8_t *>source, source_pitch, <uint8_t *>out,
+                                       out_pitch, nbytes, ordered, <void *>stream)
         self._back(before)
         self._check(error, "xor_lists")

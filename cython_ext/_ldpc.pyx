@@ -1,5 +1,8 @@
 # distutils: language = c++
-"""The LDPC-Staircase erasure code: thin wrappers over the C++ in ``comm/``; ``hvd_gradflow.comm.ldpc`` is the way in."""
+"""The LDPC-Staircase erasure code: thin wrappers over the C++ in ``comm/``.
+
+``hvd_gradflow.comm.ldpc`` is the way in.
+"""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -104,20 +107,21 @@ cdef class Code:
             raise MemoryError(f"LDPC code of k={k}, m={m}: no memory")
 
     def matrix(self):
-        """Return the parity check matrix, m rows of ascending ESIs: where each begins (m + 1), and the ESIs."""
+        """Return the parity check matrix, m rows of ascending ESIs: where each begins, and the ESIs."""
         cdef const LdpcGraph *graph = &self.code.get().graph()
         begins = np.array(graph.row_begin, np.uint32)
         return begins, np.array(graph.row_columns, np.uint32)
 
     def encode(self, const uint8_t[:, ::1] source, uint8_t[:, ::1] parity, size_t last_bytes):
-        """Write the parity symbols; the last source symbol counts as if it had zeros behind ``last_bytes``."""
+        """Write the parity symbols; behind ``last_bytes`` of the last source symbol zeros are thought."""
         cdef size_t symbol_bytes = source.shape[1]
         cdef vector[const uint8_t *] sources
         cdef vector[uint8_t *] parities
         cdef Py_ssize_t i
         cdef cbool done
         if source.shape[0] != self.code.get().k() or parity.shape[0] != self.code.get().m():
-            raise ValueError(f"{source.shape[0]} source and {parity.shape[0]} parity symbols do not fit the code")
+            found = f"{source.shape[0]} source and {parity.shape[0]} parity symbols"
+            raise ValueError(f"{found} do not fit the code")
         if parity.shape[1] != source.shape[1]:
             raise ValueError(f"parity symbols of {parity.shape[1]} bytes, expected {symbol_bytes}")
         for i in range(source.shape[0]):
@@ -127,7 +131,7 @@ cdef class Code:
         with nogil:
             done = self.code.get().encode(sources.data(), parities.data(), symbol_bytes, last_bytes)
         if not done:
-            raise MemoryError(f"encoding symbols of {symbol_bytes} bytes: no memory, or a size that cannot be")
+            raise MemoryError(f"symbols of {symbol_bytes} bytes: no memory, or a size that cannot be")
 
     def decode(self, const uint8_t[:, ::1] symbols, const uint8_t[::1] received, uint8_t[:, ::1] out):
         """Write the source symbols to ``out``; return 0, or how many symbols more are needed at least."""
@@ -137,7 +141,8 @@ cdef class Code:
         cdef cbool done
         cdef uint32_t deficit = 0
         if symbols.shape[0] != k + self.code.get().m() or received.shape[0] != symbols.shape[0]:
-            raise ValueError(f"{symbols.shape[0]} symbols and {received.shape[0]} flags do not fit the code")
+            found = f"{symbols.shape[0]} symbols and {received.shape[0]} flags"
+            raise ValueError(f"{found} do not fit the code")
         if out.shape[0] != k or out.shape[1] != symbols.shape[1]:
             raise ValueError(f"out is of {out.shape[0]} x {out.shape[1]}, expected {k} x {symbol_bytes}")
         cdef LdpcDecoder *decoder = new LdpcDecoder(self.code, symbol_bytes, symbol_bytes)
@@ -155,13 +160,13 @@ cdef class Code:
                             missing.push_back(&out[i, 0])
                     done = decoder.solve(missing.data())
             if deficit == 0 and not done:
-                raise MemoryError(f"decoding symbols of {symbol_bytes} bytes: no memory, or a size that cannot be")
+                raise MemoryError(f"symbols of {symbol_bytes} bytes: no memory, or a size that cannot be")
         finally:
             del decoder
         return deficit
 
     def plan(self, const uint8_t[::1] received):
-        """Return how to decode: symbols still needed, rows whose syndrome is needed, slots, ops, slots of the missing.
+        """Return how to decode: symbols needed still, rows needed, slots, ops, slots of the missing.
 
         An op is (target, entries). Where symbols are needed there are none.
         """
@@ -204,7 +209,8 @@ def assemble(Code code, const uint8_t[:, ::1] symbols, const uint32_t[::1] esis,
 
     Behind ``last_bytes`` of the last source symbol there is 0xA5.
     """
-    cdef size_t k = code.code.get().k(), symbol_bytes = symbols.shape[1], i, esi, fresh = 0
+    cdef size_t k = code.code.get().k(), symbol_bytes = symbols.shape[1], esi, fresh = 0
+    cdef Py_ssize_t i
     cdef vector[uint8_t *] missing
     cdef LdpcDecoder *decoder = new LdpcDecoder(code.code, symbol_bytes, last_bytes)
     source = np.full((k, symbol_bytes), 0xA5, np.uint8)
@@ -213,9 +219,9 @@ def assemble(Code code, const uint8_t[:, ::1] symbols, const uint32_t[::1] esis,
         for i in range(esis.shape[0]):
             esi = esis[i]
             fresh += decoder.add(esi, &symbols[esi, 0] if esi < <size_t>symbols.shape[0] else &symbols[0, 0])
-        for i in range(k):
+        for i in range(<Py_ssize_t>k):
             if decoder.has(i):
-                memcpy(&out[i, 0], &symbols[i, 0], last_bytes if i == k - 1 else symbol_bytes)
+                memcpy(&out[i, 0], &symbols[i, 0], last_bytes if <size_t>i == k - 1 else symbol_bytes)
             else:
                 missing.push_back(&out[i, 0])
         if not decoder.solve(missing.data()):

@@ -1,6 +1,6 @@
 """What the erasure code costs on one core: GB/s of source, in turns with a plain copy of the same bytes.
 
-`python scripts/bench_ldpc.py --help`. Run it on a core of its own: `taskset -c 0 python scripts/bench_ldpc.py`.
+`python scripts/bench_ldpc.py --help`. For a core of its own: `taskset -c 0 python scripts/bench_ldpc.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def in_turns(ways: dict[str, Callable[[], object]], turns: int) -> dict[str, flo
 
 
 def measure(k: int, m: int, n1: int, symbol_bytes: int, loss: float, turns: int) -> dict[str, float]:
-    """Return seconds for a block: copy, encode, decode (plan and received symbols' copies included), and the plan."""
+    """Return seconds for a block: copy, encode, decode (what arrived is copied, too)."""
     from hvd_gradflow.comm.ldpc import native
 
     code = native().Code(k, m, n1, 1)

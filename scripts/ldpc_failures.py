@@ -1,4 +1,4 @@
-"""How often LDPC-Staircase blocks cannot be decoded, by parity: peeling alone, with elimination, and an ideal code.
+"""How often LDPC-Staircase blocks cannot be decoded: by peeling alone, with elimination, by an ideal code.
 
 Works on the structure of the code alone, no byte is encoded. `python scripts/ldpc_failures.py --help`
 """
@@ -20,7 +20,7 @@ PER_CODE = 250  # trials with one matrix, then the next: a transport takes anoth
 
 
 def ideal(k: int, m: int, loss: float) -> float:
-    """Return how often fewer than k of k + m symbols arrive, each lost with probability `loss`: the binomial tail."""
+    """Return how often fewer than k of k + m symbols arrive, lost with this probability each: binomial."""
 
     def term(lost: int) -> float:
         n = k + m
@@ -75,9 +75,7 @@ def main() -> None:
     if arguments.trials < 1:
         parser.error(f"--trials {arguments.trials}: expected at least 1")
     lines = []
-    print(
-        "| k | m | parity | N1 | peeling alone | with elimination | ideal code | left to elimination | trials/s |"
-    )
+    print("| k | m | parity | N1 | peeling alone | with elimination | ideal code | eliminated | trials/s |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for k in arguments.k:
         for parity in arguments.parity or PARITY.get(k, PARITY[256]):

@@ -153,7 +153,7 @@ void LdpcPlanner::eliminate(bool schedule) {
     }
     uint32_t lead = next_bit(work_.data(), 0, count);
     for (; lead < count && leading_[lead]; lead = next_bit(work_.data(), lead + 1, count)) {
-      add_vector(work_.data(), &basis_[(size_t)lead * words_], words_);
+      add_vector(work_.data(), basis_.data() + (size_t)lead * words_, words_);
       entries_.push_back(slot(inactive_[lead]));
     }
     if (lead == count) {
@@ -161,7 +161,7 @@ void LdpcPlanner::eliminate(bool schedule) {
       continue;
     }
     leading_[lead] = 1;
-    std::copy(work_.begin(), work_.end(), &basis_[(size_t)lead * words_]);
+    std::copy(work_.begin(), work_.end(), basis_.data() + (size_t)lead * words_);
     end(slot(inactive_[lead]));
     ++rank_;
   }
@@ -170,7 +170,7 @@ void LdpcPlanner::eliminate(bool schedule) {
 
 void LdpcPlanner::substitute() {
   for (uint32_t i = inactive_count_; i-- > 0;) {
-    const uint64_t *const v = &basis_[(size_t)i * words_];
+    const uint64_t *const v = basis_.data() + (size_t)i * words_;
     begin(slot(inactive_[i]));
     for (uint32_t b = next_bit(v, i + 1, inactive_count_); b < inactive_count_;
          b = next_bit(v, b + 1, inactive_count_))

@@ -50,7 +50,7 @@ class LdpcPlanner {
   // An op: the slots between the two are its entries.
   void begin(uint16_t first);
   void end(uint16_t target);
-  uint64_t *vector_of(uint32_t u) { return &bits_[(size_t)u * words_]; }
+  uint64_t *vector_of(uint32_t u) { return bits_.data() + (size_t)u * words_; }
   uint16_t slot(uint32_t u) const { return (uint16_t)(rows_ + u); }
 
   uint32_t rows_ = 0, words_ = 0, rank_ = 0, inactive_count_ = 0;

@@ -61,20 +61,21 @@ def _integer(name: str, value: Any, low: int, high: int) -> int:
 class LdpcStaircase:
     """A systematic erasure code of k source and m parity symbols.
 
-    Symbol 0 to k - 1 are the source, k to k + m - 1 the parity; from about k of them, whichever, the source can be had
-    back (docs/ldpc.md says how often). The same arguments give the same code on every machine.
+    Symbol 0 to k - 1 are the source, k to k + m - 1 the parity; from about k of them, whichever, the
+    source can be had back (docs/ldpc.md says how often). The same arguments give the same code everywhere.
 
     Parameters
     ----------
     k, m : int
         1 to 8192 each.
     n1 : int
-        Parity equations that a source symbol is in (RFC 5170: N1); at most m, and 10. Seven needs the fewest symbols
-        where blocks are decoded with elimination; RFC 5170's 3 or more are for blocks of m >= 3.
+        Parity equations that a source symbol is in (RFC 5170: N1); at most m, and 10. Seven needs
+        few symbols where blocks are decoded with elimination; RFC 5170 knows 3 and more.
     seed : int
         Of the parity check matrix, up to 2**31 - 2: RFC 5170's PRNG seed, which begins at 1. 0 stands for 1.
     backend : str, optional
-        ``"cpu"`` (compiled) or ``"numpy"`` (reference); both give the same bytes. Default: ``GRADFLOW_BACKEND``.
+        ``"cpu"`` (compiled) or ``"numpy"`` (reference); both give the same bytes. Default:
+        ``GRADFLOW_BACKEND``.
 
     Raises
     ------
@@ -215,8 +216,8 @@ class LdpcStaircase:
     def _erased(self, flags: np.ndarray, needed: int) -> ErasureError:
         lost, missing = self.n - int(flags.sum()), self.k - int(flags[: self.k].sum())
         return ErasureError(
-            f"{self!r}: {lost} of {self.n} symbols are missing, {missing} of them source symbols that cannot be"
-            f" recovered: at least {needed} more must arrive; resend them, or send more parity",
+            f"{self!r}: {lost} of {self.n} symbols are missing, {missing} of them source symbols that cannot"
+            f" be recovered: at least {needed} more must arrive; resend them, or send more parity",
             missing,
             needed,
         )

@@ -64,11 +64,11 @@ class DeviceSchedule:
         Parameters
         ----------
         symbols : int
-            Address of the rows that are read, `symbol_bytes` each, one after another: the source for an encoder, all
-            k + m symbols for a decoder.
+            Address of the rows that are read, `symbol_bytes` each, one after another: the source
+            for an encoder, all k + m symbols for a decoder.
         out : int
-            Address of the rows that are written, as many bytes each: parity for an encoder; for a decoder the missing
-            ones of the source (`symbols` itself will do).
+            Address of the rows that are written, as many bytes each: parity for an encoder; for a
+            decoder the missing ones of the source (`symbols` itself will do).
         scratch : int
             Aligned to 16 bytes.
 

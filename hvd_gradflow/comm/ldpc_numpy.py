@@ -81,7 +81,7 @@ class Code:
                 parity[row] ^= parity[row - 1]
 
     def decode(self, symbols: np.ndarray, received: np.ndarray, out: np.ndarray) -> int:
-        """Peel, then eliminate (RFC 5170, section 6.4); return 0, or how many symbols more are needed at least."""
+        """Peel, then eliminate (RFC 5170, section 6.4); return 0, or how many more are needed at least."""
         few = self.k - int(received.sum())
         if few > 0:
             return few

@@ -36,7 +36,8 @@ class Schedule:
     program : XorLists
         Of slots, into slots; one after another.
     outputs : XorLists
-        Of slots, into the rows that are asked for: parity for the encoder, missing source symbols for the decoder.
+        Of slots, into the rows that are asked for: parity for the encoder, missing source symbols for
+        the decoder.
     """
 
     slots: int

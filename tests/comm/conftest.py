@@ -9,7 +9,7 @@ LDPC_BACKENDS = ("numpy", *_ldpc.simd_levels())
 
 @pytest.fixture(params=LDPC_BACKENDS)
 def ldpc_backend(request):
-    """The name of the reference, and that of the compiled backend on every instruction level of this machine."""
+    """The name of the reference, then of the compiled backend, on every instruction level of this machine."""
     if request.param == "numpy":
         yield "numpy"
         return

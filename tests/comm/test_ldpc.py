@@ -1,6 +1,7 @@
 """The erasure code: every backend against the definition, and what it refuses."""
 
 import hashlib
+import itertools
 import pickle
 
 import numpy as np
@@ -79,11 +80,11 @@ def test_golden_matrices(arguments, digest):
 def test_a_matrix_by_hand():
     """k = 4, m = 3, n1 = 1, seed 1, whose numbers are (in parts of 2^31) 0.00, 0.13, 0.76, 0.46, 0.53, 0.22.
 
-    Rows to choose from are 0 1 2 0. Of four the 0th; of 1 2 0 the 0th; of 2 0 the 1st; then 2 is left. Rows 1 and 2 have
-    one symbol only, and get of the four symbols the 2nd and the 0th.
+    Rows to choose from are 0 1 2 0. Of four the 0th; of 1 2 0 the 0th; of 2 0 the 1st; then 2 is left.
+    Rows 1 and 2 have one symbol only, and get of the four symbols the 2nd and the 0th.
     """
     begins, symbols = LdpcStaircase(4, 3, 1, 1).matrix()
-    rows = [symbols[a:b].tolist() for a, b in zip(begins, begins[1:])]
+    rows = [symbols[a:b].tolist() for a, b in itertools.pairwise(begins)]
     assert rows == [[0, 2, 4], [1, 2, 4, 5], [0, 3, 5, 6]]
 
 
