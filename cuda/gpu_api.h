@@ -52,6 +52,14 @@ struct gf_wavelet {
   uint32_t reserved;
 };
 
+// Row targets[i] becomes the XOR of rows entries[begins[i]] to entries[begins[i + 1] - 1]; the tables lie on
+// the device.
+struct gf_xor_lists {
+  const uint32_t *targets, *begins, *entries;
+  uint32_t count;  // begins has one more
+  uint32_t reserved;
+};
+
 struct gf_gpu_api {
   int version;       // GF_GPU_API_VERSION
   const char *name;  // "cuda", "hip", "emulated"
@@ -161,6 +169,13 @@ struct gf_gpu_api {
   // sign; with `finite` (or null) only if *finite is not 0, which says so of x.
   int (*wavelet)(const struct gf_wavelet *run, const float *x, float *out, const int32_t *finite,
                  void *scratch, size_t scratch_size, void *stream);
+
+  // ---- Erasure code (docs/ldpc.md)
+  // The first `bytes` bytes of rows, `in_pitch` and `out_pitch` bytes from one to the next. `ordered`: one
+  // list after another, and `in` may be `out`; otherwise no list may read what another writes. Nothing checks
+  // the tables.
+  int (*xor_lists)(const struct gf_xor_lists *lists, const uint8_t *in, size_t in_pitch, uint8_t *out,
+                   size_t out_pitch, size_t bytes, int ordered, void *stream);
 };
 
 #ifdef __cplusplus

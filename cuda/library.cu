@@ -109,7 +109,8 @@ const gf_gpu_api kApi = {GF_GPU_API_VERSION,
                          saturate,
                          owe,
                          wavelet_scratch_bytes,
-                         wavelet};
+                         wavelet,
+                         xor_lists};
 
 }  // namespace
 

@@ -39,6 +39,12 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         uint64_t n, rows, width, columns
         uint32_t inverse, reserved
 
+    cdef struct gf_xor_lists:
+        const uint32_t *targets
+        const uint32_t *begins
+        const uint32_t *entries
+        uint32_t count
+
     cdef struct gf_gpu_api:
         int version
         const char *name
@@ -94,6 +100,8 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         size_t (*wavelet_scratch_bytes)(size_t) noexcept nogil
         int (*wavelet)(const gf_wavelet *, const float *, float *, const int32_t *, void *, size_t,
                        void *) noexcept nogil
+        int (*xor_lists)(const gf_xor_lists *, const uint8_t *, size_t, uint8_t *, size_t, size_t, int,
+                         void *) noexcept nogil
 
 
 cdef extern from "dlfcn.h" nogil:
@@ -511,3 +519,19 @@ cdef class Library:
                                      <void *>scratch, room, <void *>stream)
         self._back(before)
         self._check(error, "wavelet")
+
+    # ---- Erasure code
+
+    def xor_lists(self, uintptr_t targets, uintptr_t begins, uintptr_t entries, uint32_t count,
+                  uintptr_t source, size_t source_pitch, uintptr_t out, size_t out_pitch, size_t nbytes,
+                  bint ordered, uintptr_t stream):
+        cdef gf_xor_lists lists
+        cdef int error
+        lists.targets, lists.begins = <const uint32_t *>targets, <const uint32_t *>begins
+        lists.entries, lists.count = <const uint32_t *>entries, count
+        before = self._here()
+        with nogil:
+            error = self.api.xor_lists(&lists, <const uint8_t *>source, source_pitch, <uint8_t *>out,
+                                       out_pitch, nbytes, ordered, <void *>stream)
+        self._back(before)
+        self._check(error, "xor_lists")

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from hvd_gradflow import codec
+from hvd_gradflow.comm.ldpc import LdpcStaircase
 from hvd_gradflow.device import devices, wavelet
 from hvd_gradflow.device.memory import piece_table
 from hvd_gradflow.testing.device_bench import Bench, same, specs, values
 from hvd_gradflow.testing.device_conformance import DeviceConformance
 from hvd_gradflow.testing.device_kernels import reference
+from hvd_gradflow.testing.device_ldpc import check_erasure_code
 from tests.device.test_emulated_wavelet import SIZES, on_device, on_host
 from tests.mpi_launcher import mpirun
 
@@ -112,6 +114,14 @@ def test_copies_leave_the_payload_only(gpu):
     status, found = bench.decode(spec, payload, np.zeros(n, np.float32))
     assert status == 0
     assert np.abs(found - x).max() <= np.abs(x).max() / 127
+
+
+@pytest.mark.parametrize("symbol_bytes", [7, 1400, 1500])
+def test_the_erasure_code(gpu, symbol_bytes):
+    bench = Bench(gpu)
+    lost = np.random.default_rng(1).permutation(1150)[:110].tolist()
+    check_erasure_code(bench, LdpcStaircase(1000, 150), symbol_bytes, lost)
+    bench.drop()
 
 
 def test_two_ranks_train_as_on_the_host(gpu, torch):

@@ -1,0 +1,1 @@
+"""Communication: codes, transports and links; bytes, never what they mean."""
