@@ -87,8 +87,8 @@ def headers() -> list[str]:
     return sorted(str(path) for path in [*found, Path("cuda/gpu_api.h")])
 
 
-def make_extension(name: str, pyx: str, folder: str, mpi: bool) -> list[Extension]:
-    """The extension in a list; empty while its .pyx does not exist."""
+def make_extension(name: str, pyx: str, pattern: str, mpi: bool) -> list[Extension]:
+    """The extension, of the .pyx and what matches the pattern; nothing while the .pyx does not exist."""
     if not (SOURCES / pyx).exists():
         return []
     compile_args, link_args = mpi_flags() if mpi else ([], [])
@@ -100,7 +100,7 @@ def make_extension(name: str, pyx: str, folder: str, mpi: bool) -> list[Extensio
     return [
         Extension(
             name,
-            sources=[str(SOURCES / pyx), *sorted(str(path) for path in (SOURCES / folder).glob("*.cpp"))],
+            sources=[str(SOURCES / pyx), *sorted(str(path) for path in SOURCES.glob(pattern))],
             depends=headers(),
             include_dirs=include_dirs,
             extra_compile_args=[*COMPILE_ARGS, *compile_args],
@@ -114,10 +114,11 @@ def extensions() -> list[Extension]:
     # scripts/setup_env.py sets this and builds in place itself, since pip keeps no objects between builds.
     if os.environ.get("GRADFLOW_BUILD_EXTENSIONS") == "0":
         return []
-    modules = make_extension("hvd_gradflow.device._kernels", "_kernels.pyx", "kernels", mpi=False)
-    modules += make_extension("hvd_gradflow.device._cuda", "_cuda.pyx", "no_sources", mpi=False)
-    modules += make_extension("hvd_gradflow.comm._transports", "_transports.pyx", "comm", mpi=False)
-    modules += make_extension("hvd_gradflow.reduce._engine", "_engine.pyx", "engine", mpi=True)
+    modules = make_extension("hvd_gradflow.device._kernels", "_kernels.pyx", "kernels/*.cpp", mpi=False)
+    modules += make_extension("hvd_gradflow.device._cuda", "_cuda.pyx", "no_sources/*.cpp", mpi=False)
+    modules += make_extension("hvd_gradflow.reduce._engine", "_engine.pyx", "engine/*.cpp", mpi=True)
+    modules += make_extension("hvd_gradflow.comm._ldpc", "_ldpc.pyx", "comm/ldpc*.cpp", mpi=False)
+    modules += make_extension("hvd_gradflow.comm._transports", "_transports.pyx", "comm/*.cpp", mpi=False)
     if not modules:
         return []
     from Cython.Build import cythonize

@@ -7,6 +7,7 @@ namespace gradflow_gpu {
 namespace {
 
 using gradflow::kDeadzone;
+using gradflow::kSign1;
 
 size_t padded(size_t bytes) { return (bytes + kWorkBytes - 1) / kWorkBytes * kWorkBytes; }
 
@@ -60,6 +61,21 @@ int decode_segments(const gf_codec_spec *spec, const gf_segment *segments, size_
   return last_error();
 }
 
+int decode_signs(const gf_codec_spec &spec, const uint8_t *in, size_t bytes, float *out, size_t n, int add,
+                 int32_t *status, void *scratch, gpuStream_t stream) {
+  const Sign1Scratch parts = sign1_scratch(scratch, spec, n);
+  const size_t most = gradflow::max_body_bytes(spec, n);
+  open_payload(gradflow::new_header(spec, GF_F32, n), in, bytes, gradflow::least_body_bytes(spec, n), most,
+               status, parts.work, stream);
+  sign1_check(spec, in, n, status, parts, stream);
+  Regions r = {};
+  r.codec = spec.id;
+  r.code_bits = 32;
+  judge_payload(r, in, bytes < most ? bytes : most, status, parts.work, stream);
+  sign1_decode(spec, in, out, n, add, status, parts, stream);
+  return last_error();
+}
+
 __global__ void body_kernel(Work *work, uint64_t bytes) {
   if (threadIdx.x == 0) work->body = bytes;
 }
@@ -69,7 +85,7 @@ __global__ void body_kernel(Work *work, uint64_t bytes) {
 const char *codec_fault(const gf_codec_spec *spec) {
   const char *fault = gradflow::spec_fault(*spec);
   if (fault) return fault;
-  if (spec->id > kDeadzone) return "this codec runs on the CPU only";
+  if (spec->id > kSign1) return "this codec runs on the CPU only";
   if (gradflow::entropy_of(*spec))
     return "the entropy stage runs on the CPU only: use entropy=False, or encode on the CPU";
   return nullptr;
@@ -81,6 +97,7 @@ size_t codec_max_encoded_size(const gf_codec_spec *spec, size_t n) {
 
 size_t codec_scratch_bytes(const gf_codec_spec *spec, size_t n) {
   if (gradflow::spec_fault(*spec)) return 0;
+  if (spec->id == kSign1) return sign1_scratch(nullptr, *spec, n).bytes;
   return spec->id == kDeadzone ? dz_scratch(nullptr, n).bytes : kWorkBytes;
 }
 
@@ -101,6 +118,8 @@ int codec_encode(const gf_codec_spec *spec, int dtype, const void *x, float *res
     dz_measure(*spec, x, dtype, n, body, parts, stream);
     dz_encode(*spec, n ? 1 : 0, gradflow::dz_groups(n), dtype, x, residual, n, 0.0f, body, parts, stream);
     most /= 8;  // what is usual: this only says how many blocks read it
+  } else if (spec->id == kSign1) {
+    sign1_encode(*spec, dtype, x, residual, n, body, sign1_scratch(scratch, *spec, n), stream);
   } else {
     encode_blocks(*spec, dtype, x, residual, n, key, first, body, work, stream);
     GPU_LAUNCH(body_kernel, 1, kWarp, stream, work, most);
@@ -119,6 +138,7 @@ int codec_decode(const gf_codec_spec *spec, const uint8_t *in, size_t bytes, flo
   const size_t body = gradflow::max_body_bytes(*spec, n);
   if (spec->id == kDeadzone)
     return decode_segments(spec, nullptr, 0, in, bytes, out, n, add, status, scratch, stream);
+  if (spec->id == kSign1) return decode_signs(*spec, in, bytes, out, n, add, status, scratch, stream);
   open_payload(expected, in, bytes, gradflow::least_body_bytes(*spec, n), body, status, work, stream);
   Layout layout = {};
   gradflow::layout_of(spec->id, &layout);

@@ -48,6 +48,25 @@ void dz_check(const uint8_t *in, size_t n, const size_t *expected, int32_t *stat
 void dz_decode(const uint8_t *in, float *out, size_t n, float unit, int add, const int32_t *status,
                const DzScratch &scratch, gpuStream_t stream);
 
+// ---- sign1
+
+// Parts of a scratch, behind the Work.
+struct Sign1Scratch {
+  Work *work;
+  uint64_t *tiles;   // of the scan over the blocks' bits
+  uint64_t *places;  // of a decoder: where each block's bits begin
+  size_t bytes;
+};
+
+Sign1Scratch sign1_scratch(void *scratch, const gf_codec_spec &spec, size_t n);
+void sign1_encode(const gf_codec_spec &spec, int dtype, const void *x, float *residual, size_t n,
+                  uint8_t *body, const Sign1Scratch &scratch, gpuStream_t stream);
+// Of a payload that was opened: finds what is wrong with its table and bits.
+void sign1_check(const gf_codec_spec &spec, const uint8_t *in, size_t n, const int32_t *status,
+                 const Sign1Scratch &scratch, gpuStream_t stream);
+void sign1_decode(const gf_codec_spec &spec, const uint8_t *in, float *out, size_t n, int add,
+                  const int32_t *status, const Sign1Scratch &scratch, gpuStream_t stream);
+
 // ---- Arrays
 
 size_t energy_chunks(size_t n);

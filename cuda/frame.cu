@@ -199,7 +199,7 @@ __global__ void open_kernel(Header expected, const uint8_t *in, uint64_t bytes, 
 }
 
 GPU_FN int verdict_on(const Header &h, const Regions &r, const uint8_t *body, uint32_t crc, uint32_t found) {
-  const bool deadzone = r.codec == gradflow::kDeadzone;
+  const bool blocks = r.codec == gradflow::kDeadzone || r.codec == gradflow::kSign1 || r.scale_width;
   if (~crc != h.crc) return GF_WIRE_CHECKSUM;
   if (!gradflow::header_content_valid(h, gradflow::known_flags(r.codec))) return GF_WIRE_CONTENT;
   if (found & kBadTables) return GF_WIRE_CONTENT;
@@ -207,7 +207,7 @@ GPU_FN int verdict_on(const Header &h, const Regions &r, const uint8_t *body, ui
   if (h.flags & gradflow::kFlagEntropy) return GF_GPU_WIRE_ENTROPY;
   if (found & kBadContent) return GF_WIRE_CONTENT;
   const bool nonfinite = (h.flags & gradflow::kFlagNonfinite) != 0;
-  if ((deadzone || r.scale_width) && nonfinite != ((found & kSawNonfinite) != 0)) return GF_WIRE_CONTENT;
+  if (blocks && nonfinite != ((found & kSawNonfinite) != 0)) return GF_WIRE_CONTENT;
   if (r.last_bits && body[r.scale_bytes + r.code_bytes - 1] >> r.last_bits) return GF_WIRE_CONTENT;
   return GF_WIRE_OK;
 }

@@ -46,7 +46,7 @@ struct Regions {
 void seal(const Header &header, uint8_t *out, uint64_t *size, Work *work, size_t most_body,
           gpuStream_t stream);
 // Begins a check: *status and *work are set, and the header looked at. A body that is not `exact` may have
-// between `least` and `most` bytes (of deadzone).
+// between `least` and `most` bytes (of deadzone and sign1).
 void open_payload(const Header &expected, const uint8_t *in, size_t bytes, uint64_t least, uint64_t most,
                   int32_t *status, Work *work, gpuStream_t stream);
 // Ends a check: reads the body, and gives the verdict on it and on all that was found.

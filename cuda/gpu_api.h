@@ -15,7 +15,7 @@
 
 #include "../cython_ext/gf_api.h"
 
-#define GF_GPU_API_VERSION 1
+#define GF_GPU_API_VERSION 2
 #define GF_GPU_API_SYMBOL "gf_gpu_library"
 
 enum gf_gpu_error {
@@ -39,6 +39,24 @@ struct gf_piece {
   uint64_t count;   // elements
   uint64_t offset;  // in the bucket; ascending from piece to piece, none overlaps another
   uint32_t dtype;   // gf_dtype, not float64
+  uint32_t reserved;
+};
+
+// A wavelet transform of n elements: of a line of `width` (rows is 0), or of the upper left of a matrix with
+// rows of `columns`; what it makes, and in which order, is told in hvd_gradflow/device/wavelet.py.
+struct gf_wavelet {
+  float filter[8];  // the low-pass one of the decomposition
+  uint32_t taps, levels;
+  uint64_t n, rows, width, columns;
+  uint32_t inverse;
+  uint32_t reserved;
+};
+
+// Row targets[i] becomes the XOR of rows entries[begins[i]] to entries[begins[i + 1] - 1]; the tables lie on
+// the device.
+struct gf_xor_lists {
+  const uint32_t *targets, *begins, *entries;
+  uint32_t count;  // begins has one more
   uint32_t reserved;
 };
 
@@ -144,6 +162,20 @@ struct gf_gpu_api {
   int (*saturate)(float *x, size_t n, float largest, void *stream);
   // r = values[i] - arrives[i]; where r is finite and not 0: residual[i] += r, infinities as in `bound`.
   int (*owe)(float *residual, const float *values, const float *arrives, size_t n, void *stream);
+
+  // ---- Wavelets
+  size_t (*wavelet_scratch_bytes)(size_t n);
+  // The transform of x into out, which must not overlap. What is too large becomes the largest float of its
+  // sign; with `finite` (or null) only if *finite is not 0, which says so of x.
+  int (*wavelet)(const struct gf_wavelet *run, const float *x, float *out, const int32_t *finite,
+                 void *scratch, size_t scratch_size, void *stream);
+
+  // ---- Erasure code (docs/ldpc.md)
+  // The first `bytes` bytes of rows, `in_pitch` and `out_pitch` bytes from one to the next. `ordered`: one
+  // list after another, and `in` may be `out`; otherwise no list may read what another writes. Nothing checks
+  // the tables.
+  int (*xor_lists)(const struct gf_xor_lists *lists, const uint8_t *in, size_t in_pitch, uint8_t *out,
+                   size_t out_pitch, size_t bytes, int ordered, void *stream);
 };
 
 #ifdef __cplusplus

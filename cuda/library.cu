@@ -107,7 +107,10 @@ const gf_gpu_api kApi = {GF_GPU_API_VERSION,
                          scale_segments,
                          bound,
                          saturate,
-                         owe};
+                         owe,
+                         wavelet_scratch_bytes,
+                         wavelet,
+                         xor_lists};
 
 }  // namespace
 

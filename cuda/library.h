@@ -60,6 +60,15 @@ int codec_encode_codes(const gf_codec_spec *spec, const gf_segment *segments, si
                        const float *codes, size_t n, uint8_t *out, uint64_t *size, void *scratch,
                        size_t scratch_size, void *stream);
 
+// ---- Wavelets: wavelet.cu
+size_t wavelet_scratch_bytes(size_t n);
+int wavelet(const gf_wavelet *run, const float *x, float *out, const int32_t *finite, void *scratch,
+            size_t scratch_size, void *stream);
+
+// ---- Erasure code: ldpc.cu
+int xor_lists(const gf_xor_lists *lists, const uint8_t *in, size_t in_pitch, uint8_t *out, size_t out_pitch,
+              size_t bytes, int ordered, void *stream);
+
 }  // namespace gradflow_gpu
 
 #endif

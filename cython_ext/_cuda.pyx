@@ -33,6 +33,18 @@ cdef extern from "../cuda/gpu_api.h" nogil:
     cdef struct gf_piece:
         uint64_t address
 
+    cdef struct gf_wavelet:
+        float filter[8]
+        uint32_t taps, levels
+        uint64_t n, rows, width, columns
+        uint32_t inverse, reserved
+
+    cdef struct gf_xor_lists:
+        const uint32_t *targets
+        const uint32_t *begins
+        const uint32_t *entries
+        uint32_t count
+
     cdef struct gf_gpu_api:
         int version
         const char *name
@@ -85,6 +97,11 @@ cdef extern from "../cuda/gpu_api.h" nogil:
         int (*bound)(float *, size_t, const int32_t *, void *) noexcept nogil
         int (*saturate)(float *, size_t, float, void *) noexcept nogil
         int (*owe)(float *, const float *, const float *, size_t, void *) noexcept nogil
+        size_t (*wavelet_scratch_bytes)(size_t) noexcept nogil
+        int (*wavelet)(const gf_wavelet *, const float *, float *, const int32_t *, void *, size_t,
+                       void *) noexcept nogil
+        int (*xor_lists)(const gf_xor_lists *, const uint8_t *, size_t, uint8_t *, size_t, size_t, int,
+                         void *) noexcept nogil
 
 
 cdef extern from "dlfcn.h" nogil:
@@ -478,3 +495,43 @@ cdef class Library:
                                  <void *>stream)
         self._back(before)
         self._check(error, "owe")
+
+    # ---- What a stream of gradients calls by itself.
+
+    def wavelet_scratch_bytes(self, size_t n):
+        """Return the bytes of scratch for a transform of n elements."""
+        return self.api.wavelet_scratch_bytes(n)
+
+    def wavelet(self, const float[::1] filter, uint32_t levels, size_t n, size_t rows, size_t width,
+                size_t columns, bint inverse, uintptr_t x, uintptr_t out, uintptr_t finite, uintptr_t scratch,
+                uintptr_t stream):
+        cdef gf_wavelet run
+        cdef size_t room = self.api.wavelet_scratch_bytes(n), k
+        cdef int error
+        for k in range(8):
+            run.filter[k] = filter[k] if k < <size_t>filter.shape[0] else 0
+        run.taps, run.levels = filter.shape[0], levels
+        run.n, run.rows, run.width, run.columns = n, rows, width, columns
+        run.inverse, run.reserved = inverse, 0
+        before = self._here()
+        with nogil:
+            error = self.api.wavelet(&run, <const float *>x, <float *>out, <const int32_t *>finite,
+                                     <void *>scratch, room, <void *>stream)
+        self._back(before)
+        self._check(error, "wavelet")
+
+    # ---- Erasure code
+
+    def xor_lists(self, uintptr_t targets, uintptr_t begins, uintptr_t entries, uint32_t count,
+                  uintptr_t source, size_t source_pitch, uintptr_t out, size_t out_pitch, size_t nbytes,
+                  bint ordered, uintptr_t stream):
+        cdef gf_xor_lists lists
+        cdef int error
+        lists.targets, lists.begins = <const uint32_t *>targets, <const uint32_t *>begins
+        lists.entries, lists.count = <const uint32_t *>entries, count
+        before = self._here()
+        with nogil:
+            error = self.api.xor_lists(&lists, <const uint8_t *>source, source_pitch, <uint8_t *>out,
+                                       out_pitch, nbytes, ordered, <void *>stream)
+        self._back(before)
+        self._check(error, "xor_lists")

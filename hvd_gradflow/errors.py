@@ -33,6 +33,25 @@ class DeviceError(GradflowError, RuntimeError):
     """A device's runtime refused or failed: out of memory, an illegal address, a lost device."""
 
 
+class ErasureError(GradflowError):
+    """A block of an erasure code of which too little arrived.
+
+    Attributes
+    ----------
+    missing : int
+        Source symbols that did not arrive.
+    needed : int
+        How many symbols more, of those that did not arrive, are needed at least.
+    """
+
+    def __init__(self, text: str, missing: int, needed: int) -> None:
+        super().__init__(text)
+        self.missing, self.needed = missing, needed
+
+    def __reduce__(self):
+        return type(self), (str(self), self.missing, self.needed)
+
+
 def unknown_name(kind: str, name: object, known) -> ConfigError:
     """The one sentence for a name that does not exist, with the list of what does."""
     names = sorted(map(str, known))

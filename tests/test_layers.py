@@ -114,6 +114,8 @@ def test_every_place_of_the_table_exists():
         ("hvd_gradflow.codec.log4", "from hvd_gradflow import cli"),
         ("hvd_gradflow.codec.log4", "from ..torch import Compression"),
         ("hvd_gradflow.device.registry", "from hvd_gradflow.reduce import Reducer"),
+        ("hvd_gradflow.comm.ldpc", "from hvd_gradflow.reduce import Reducer"),
+        ("hvd_gradflow.device.registry", "from hvd_gradflow.comm.ldpc import LdpcStaircase"),
         ("hvd_gradflow.reduce.engine", "import torch"),
         ("hvd_gradflow.reduce.engine", "from mpi4py import MPI"),
         ("hvd_gradflow.cli", "import horovod.torch as hvd"),

@@ -191,6 +191,7 @@ class Domain {
   void launch_result(const At &at, Worker *w);
   void result_is_there(const At &at, Worker *w);
   bool sum_on_device(const At &at);
+  bool owe_on_device(const At &at);
   bool collect_on_device(const At &at, Worker *w);
   Statistics reduced_statistics(const At &at, const Worker &w, size_t peers, size_t bytes);
   bool reduce_on_device(const At &at);

@@ -118,6 +118,27 @@ bool Domain::sum_on_device(const At &at) {
   }
 }
 
+// A chunk that nobody sends (Domain::owe): its part goes to the residual, and the result is zero.
+bool Domain::owe_on_device(const At &at) {
+  Worker &w = workers_of(*at.run->unit).sum;
+  if (w.phase == Phase::kIdle) {
+    w.begin();
+    if (float *owed = residual(at)) {
+      launch_own(at, &w);
+      launch_sum(&w, owed, owed, w.x, 1.0, at.count, nullptr);
+      w.ok(w.gpu()->bound(owed, at.count, nullptr, w.stream()), "bounding");
+    }
+    w.ok(w.gpu()->fill(output(at), 0, at.count * at.run->spec.element_bytes(), w.stream()), "clearing");
+    w.report(0);
+    w.phase = Phase::kFinishing;
+    return true;
+  }
+  if (!w.done()) return false;
+  result_is_there(at, &w);
+  advance(&summing_);
+  return true;
+}
+
 // One payload of another node, added where it arrives; false if there is none, or no room for it.
 bool Domain::collect_on_device(const At &at, Worker *w) {
   const int peer = topology_.owner(reduce_node_, at.slice);

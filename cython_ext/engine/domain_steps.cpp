@@ -69,6 +69,7 @@ bool Domain::step_sum() {
       if (i != topology_.local && shared_.staged(i, at.g) != at.g + 1) return false;
     }
     if (at.run->late()) {
+      if (on_device(at)) return owe_on_device(at);
       if (!result_free(at.g)) return false;
       owe(at);
       uint8_t *result = result_target(at);

@@ -249,13 +249,14 @@ GF_FN int header_status(const Header &h, const Header &expected) {
 // Whether a body may have the header's number of bytes: `most`, but for those that content decides, which
 // have `least` or more.
 GF_FN bool length_fits(const Header &h, uint64_t least, uint64_t most) {
-  if (h.codec == kDeadzone) return h.bytes >= least && h.bytes <= most;
+  if (h.codec == kDeadzone || h.codec == kSign1) return h.bytes >= least && h.bytes <= most;
   const bool squeezed = has_entropy_stage(h.codec) && (h.flags & kFlagEntropy);
   return h.bytes == most || (squeezed && h.bytes >= least && h.bytes < most);
 }
 
 // The least bytes of a body whose length the content decides.
 inline size_t least_body_bytes(const gf_codec_spec &spec, size_t n) {
+  if (spec.id == kSign1) return sign1_table_bytes(spec, n);
   Layout layout = {};
   if (!layout_of(spec.id, &layout)) return 4;  // deadzone
   return blocks(spec, layout, n) * (size_t)layout.scale_bytes + 4;

@@ -50,8 +50,7 @@ class Wavelet(Deadzone):
         One dimension, along memory; or two: rows of the first dimension, columns of all others.
     where : {"auto", "always"}
         "auto": a tensor is transformed if that makes its payloads smaller. The ranks measure it on their
-        gradients and decide together, now and then; with staleness, on a device and for single arrays it
-        means never.
+        gradients and decide together, now and then; with staleness and for single arrays it means never.
     details_deadline_ms : float
         Above 0: where a tensor's details have not had their turn after so long, its lowest band must do, and
         the details are owed, as what error feedback keeps. 0: they are waited for.

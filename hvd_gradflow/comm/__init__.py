@@ -1,1 +1,1 @@
-"""Communication: messages between ranks, and what protects them on bad links."""
+"""Communication: codes, transports and links; bytes, never what they mean."""

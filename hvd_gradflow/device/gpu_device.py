@@ -13,7 +13,7 @@ from hvd_gradflow.device.device import Capabilities, Device
 from hvd_gradflow.device.memory import COPIES, Event, Memory, Stream
 from hvd_gradflow.errors import DeviceError, UnsupportedError
 
-CODECS = frozenset({"none", "fp16", "bf16", "int8", "int4", "int2", "log4", "deadzone"})
+CODECS = frozenset({"none", "fp16", "bf16", "int8", "int4", "int2", "log4", "deadzone", "sign1"})
 # gf_gpu_copy of cuda/gpu_api.h.
 _KINDS = {kind: number for number, kind in enumerate(COPIES, start=1)}
 

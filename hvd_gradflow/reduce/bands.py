@@ -7,7 +7,6 @@ the first part of a unit, the lowest band, is urgent ("Two parts" in docs/archit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,12 @@ import numpy as np
 from hvd_gradflow import events
 from hvd_gradflow.codec.wavelet import BEGIN, Wavelet
 from hvd_gradflow.reduce.layout import SPLIT_ELEMENTS, Slot, transforms
+from hvd_gradflow.reduce.transform import DeviceTransform, HostTransform
 
 if TYPE_CHECKING:
+    from hvd_gradflow.device.device import Device
     from hvd_gradflow.reduce.filling import Filling
+    from hvd_gradflow.reduce.floats import Floats
     from hvd_gradflow.reduce.handle import Handle
     from hvd_gradflow.reduce.reducer import Reducer
     from hvd_gradflow.reduce.residuals import Residuals
@@ -54,7 +56,8 @@ class Bands:
         self._scores: dict[str, tuple[float, float]] = {}  # of this round: plain, transformed
         self._inside: dict[str, tuple[Wavelet, int]] = {}  # in whose coefficients residuals are
         self._pending: tuple[list[str], Handle] | None = None  # a vote under way, and what it is about
-        self._scratch = np.empty(0, np.float32)
+        self._host = HostTransform()
+        self._on_devices: dict[Device, DeviceTransform] = {}  # of residuals
 
     def restart(self) -> None:
         """Begin anew, transforming nothing (after a join): no rank can know what the others have decided."""
@@ -64,37 +67,56 @@ class Bands:
         self._pending = None
 
     def enter(self, filling: Filling, slot: Slot, finite: bool) -> bool:
-        """Transform a gradient that is in its bucket, in place, and return whether that was done."""
+        """Transform a gradient in its bucket, when it is there, and return whether that is done."""
         codec: Any = filling.bucket.codec
         name = slot.spec.name
-        values = filling.values[slot.begin : slot.end]
         columns = codec.columns(slot.spec.shape)
-        if self._votes and codec.where == "auto" and due(self._round):
-            self._scores[name] = self._score(codec, values, columns) if finite else (0.0, 0.0)
+        votes = self._votes and codec.where == "auto" and due(self._round)
         on = codec.where == "always" or self._on.get(name, False)
         if filling.residual is not None:
             residual = filling.residual[slot.begin : slot.end]
             if self._inside.get(name) != ((codec, columns) if on else None):
                 self.restore(name, residual)
-                if on and residual.any():
-                    codec.forward(self._copy(residual), columns, residual)
+                if on:
+                    self._change(codec, columns, residual, False)
         if on:
             self._inside[name] = codec, columns
-            codec.forward(self._copy(values), columns, values, finite)
+
+        def arrived(finite: Any) -> None:
+            if votes:
+                sample = filling.sample(slot, _sampled(codec, columns, slot.size), finite)
+                self._scores[name] = (0.0, 0.0) if sample is None else self._score(codec, sample, columns)
+            if on:
+                filling.change(self._host, slot, columns, finite)
+
+        if votes or on:
+            filling.arrive(slot, finite, arrived)
         return on
 
     def leave(self, filling: Filling, slot: Slot, finite: bool) -> None:
-        """Bring a reduced gradient that was transformed back, in place."""
+        """Bring a reduced gradient back, in place, if it was transformed."""
         codec: Any = filling.bucket.codec
-        values = filling.values[slot.begin : slot.end]
-        codec.inverse(self._copy(values), codec.columns(slot.spec.shape), values, finite)
+        on = filling.entered.pop(slot.spec.name, False)
+        filling.change_back(self._host, slot, codec.columns(slot.spec.shape), on, finite)
 
-    def restore(self, name: str, residual: np.ndarray | None) -> None:
-        """Bring a residual back from coefficients, in place."""
+    def restore(self, name: str, residual: np.ndarray | Floats | None) -> None:
+        """Bring a residual back from coefficients, in place; nothing may be under way with it."""
         inside = self._inside.pop(name, None)
-        if inside is not None and residual is not None and residual.any():
-            codec, columns = inside
-            codec.inverse(self._copy(residual), columns, residual)
+        if inside is not None and residual is not None:
+            self._change(*inside, residual, True)
+
+    def _change(self, codec: Wavelet, columns: int, residual: np.ndarray | Floats, inverse: bool) -> None:
+        """Transform a residual in place; it is done on return."""
+        if isinstance(residual, np.ndarray):
+            if residual.any():
+                self._host.run(codec, columns, residual, inverse, True)
+            return
+        device = residual.device
+        if device not in self._on_devices:
+            self._on_devices[device] = DeviceTransform(device, device.stream())
+        there = self._on_devices[device]
+        there.run(codec, columns, residual.address, residual.size, inverse)
+        there.stream.synchronize()
 
     def parts(self, filling: Filling, slots: Iterable[Slot]) -> dict[str, Any]:
         """Return what :meth:`Reducer.submit` needs to know of the two parts of a unit, if it has two."""
@@ -126,9 +148,7 @@ class Bands:
                 continue
             for slot in filling.bucket.slots:
                 names.append(slot.spec.name)
-                # Where gradients are on a device of some rank, they stay as they are on all.
-                score = self._scores.get(slot.spec.name, (0.0, 0.0))
-                scores.append(score if filling.transforms else (0.0, math.inf))
+                scores.append(self._scores.get(slot.spec.name, (0.0, 0.0)))
         self._scores.clear()
         if names:
             self._pending = (
@@ -157,19 +177,16 @@ class Bands:
         """Return what was decided, by name, of tensors that are measured."""
         return dict(self._on)
 
-    def _score(self, codec: Wavelet, values: np.ndarray, columns: int) -> tuple[float, float]:
+    def _score(self, codec: Wavelet, sample: np.ndarray, columns: int) -> tuple[float, float]:
         """What a gradient costs, and what its coefficients would: in bytes, and in what is lost."""
-        whole = 1 << codec.levels
-        unit, least = (columns, whole) if columns else (whole, 1)
-        sample = values[: max(SAMPLE // unit, least) * unit]
         coefficients = codec.forward(np.ascontiguousarray(sample), columns, np.empty_like(sample))
         cost = codec.relative_cost(sample, coefficients)
         # All ranks count alike, however large their gradients are.
         return (0.0, 0.0) if cost is None else (1.0, cost)
 
-    def _copy(self, values: np.ndarray) -> np.ndarray:
-        if self._scratch.size < values.size:
-            self._scratch = np.empty(values.size, np.float32)
-        copy = self._scratch[: values.size]
-        copy[:] = values
-        return copy
+
+def _sampled(codec: Wavelet, columns: int, elements: int) -> int:
+    """Return how many of a gradient's elements a vote looks at: the first ones."""
+    whole = 1 << codec.levels
+    unit, least = (columns, whole) if columns else (whole, 1)
+    return min(max(SAMPLE // unit, least) * unit, elements)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from hvd_gradflow.reduce.results import saturate, written
 if TYPE_CHECKING:
     from hvd_gradflow.reduce.place import Place
     from hvd_gradflow.reduce.reducer import Reducer
+    from hvd_gradflow.reduce.transform import HostTransform
 
 
 class Filling:
@@ -116,6 +117,28 @@ class Filling:
             if owed is not None:
                 self.owed[name] = owed
         return finite
+
+    def arrive(self, slot: Slot, finite: Any, act: Callable[[Any], None]) -> None:
+        """Call `act` with whether a gradient is finite once it is in its bucket: it is.
+
+        What is told is for :meth:`sample` and :meth:`change`.
+        """
+        act(finite)
+
+    def sample(self, slot: Slot, elements: int, finite: Any) -> np.ndarray | None:
+        """Return the first elements of a gradient that has arrived; None where it is not finite."""
+        return self.values[slot.begin : slot.begin + elements] if finite else None
+
+    def change(self, host: HostTransform, slot: Slot, columns: int, finite: Any) -> None:
+        """Put a gradient's wavelet coefficients in its place."""
+        codec: Any = self.bucket.codec
+        host.run(codec, columns, self.values[slot.begin : slot.end], False, finite)
+
+    def change_back(self, host: HostTransform, slot: Slot, columns: int, on: bool, finite: bool) -> None:
+        """Undo that with a result, where it was done (`on`); before it is given."""
+        codec: Any = self.bucket.codec
+        if on:
+            host.run(codec, columns, self.values[slot.begin : slot.end], True, finite)
 
     def let_go(self) -> None:
         """Keep the gradients of this step no longer: they are in the bucket, and will not be written."""

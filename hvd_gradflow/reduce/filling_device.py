@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from hvd_gradflow.device.arrays import ArrayView
+from hvd_gradflow.device.memory import TO_HOST
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.floats import Floats
@@ -13,6 +16,7 @@ from hvd_gradflow.reduce.layout import Bucket, Slot
 from hvd_gradflow.reduce.pieces import Pieces
 from hvd_gradflow.reduce.place import Place
 from hvd_gradflow.reduce.residuals import Residuals
+from hvd_gradflow.reduce.transform import HostTransform
 
 
 class DeviceFilling(Filling):
@@ -32,12 +36,13 @@ class DeviceFilling(Filling):
     def __init__(self, bucket: Bucket, residual: Floats | None, nodes: int, alone: bool, place: Place):
         self.place = place
         super().__init__(bucket, residual, nodes, alone, place)
-        self.transforms = False  # it is for the host to do
         self._floats: Floats | None = None
         self._whole = Pieces(place, len(bucket.slots))
         self._single: dict[str, Pieces] = {}  # name -> for steps that lack others
         self._views: dict[str, ArrayView] = {}
         self._debts: dict[str, Any] = {}  # to be added once the gradient is there
+        self._arrivals: dict[str, Callable[[int], None]] = {}  # what is to be done once the gradient is there
+        self._changed: dict[str, tuple[Slot, int]] = {}  # in coefficients, as rows of so many columns
         self._under_way: dict[str, tuple[Pieces, int, int]] = {}  # name -> its pieces, their range
 
     def _room(self) -> Any:
@@ -84,12 +89,47 @@ class DeviceFilling(Filling):
         )
         # As on the host, where such a gradient is read in place.
         looked = not self.bucket.in_place or bool(self._debts)
+        flags = pieces.finite_ones(self.address(begin)) if self._arrivals else []
         for slot in slots:
             self._under_way[slot.spec.name] = pieces, begin, end
             debt = self._debts.pop(slot.spec.name, None)
             if debt is not None:
                 pieces.add(debt, self.address(slot.begin))
+        for slot, flag in zip(slots, flags):
+            act = self._arrivals.pop(slot.spec.name, None)
+            if act is not None:
+                act(flag)
+        if flags:
+            pieces.entered()
         return {**super().terms(slots), "device": pieces.native(looked), "keep": (self, self.floats, pieces)}
+
+    def arrive(self, slot: Slot, finite: Any, act: Callable[[Any], None]) -> None:
+        self._arrivals[slot.spec.name] = act  # when it is sent; `finite` is not known yet
+
+    def sample(self, slot: Slot, elements: int, finite: Any) -> np.ndarray | None:
+        """Return a copy on the host; `finite` is where the device tells. Rare, so it waits."""
+        device, said = self.place.device, np.zeros(1, np.int32)
+        self.place.input.synchronize()
+        device.copy(said.ctypes.data, finite, said.nbytes, TO_HOST)
+        return self.floats[slot.begin : slot.begin + elements].numpy() if said[0] else None
+
+    def change(self, host: HostTransform, slot: Slot, columns: int, finite: Any) -> None:
+        codec: Any = self.bucket.codec
+        self.place.forward.run(codec, columns, self.address(slot.begin), slot.size, False, finite)
+        self._changed[slot.spec.name] = slot, columns
+
+    def change_back(self, host: HostTransform, slot: Slot, columns: int, on: bool, finite: bool) -> None:
+        """Undo it with all that was sent in one piece, since the first one that is given takes all along."""
+        codec: Any = self.bucket.codec
+        _, begin, end = self._under_way[slot.spec.name]
+        with self.place.lock:
+            changed = [c for c in self._changed.values() if begin <= c[0].begin < end]
+            for other, rows in changed:
+                where = self.address(other.begin)
+                self.place.inverse.run(codec, rows, where, other.size, True, bool(finite))
+                del self._changed[other.spec.name]
+            if changed and not self.alone:  # then a result may be copied by itself
+                self.place.output.synchronize()
 
     def give(self, engine: Any, slot: Slot, out: Any, saturated: bool) -> Any:
         name = slot.spec.name

@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvd_gradflow import device
+
+if TYPE_CHECKING:
+    from hvd_gradflow.reduce.floats import Floats
 
 CHECK_EVERY = 64  # rounds between two comparisons of all ranks' second moments
 DECAY = 0.99  # of second moments that are kept here, where no optimizer has them
@@ -116,8 +119,10 @@ class Normalizer:
         if entered.learns and finite and entered.start == self._starts:
             self._learn(name, values)
 
-    def restore(self, name: str, residual: np.ndarray | None) -> None:
-        """Bring a residual back to the units of the gradient, in place."""
+    def restore(self, name: str, residual: np.ndarray | Floats | None) -> None:
+        """Bring a residual back to the units of the gradient, in place; on a device none is in others."""
+        if residual is not None and not isinstance(residual, np.ndarray):
+            return
         scale = self._scales.pop(name, None)
         if scale is not None and residual is not None and residual.any():
             _multiply(np.multiply, residual, scale, True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvd_gradflow.device.arrays import ArrayView
-from hvd_gradflow.device.memory import PIECE, TO_DEVICE, TO_HOST, piece_table
+from hvd_gradflow.device.memory import PIECE, TO_DEVICE, TO_HOST, Memory, piece_table
 
 if TYPE_CHECKING:
     from hvd_gradflow.reduce.place import Place
@@ -38,6 +38,8 @@ class Pieces:
         self._views: list[ArrayView] = []
         self._offsets: list[int] = []
         self._expected = 0  # results that nobody was given yet
+        self._each: Memory | None = None  # of each tensor, whether it is finite
+        self._ones: Memory | None = None
 
     def native(self, looked: bool) -> tuple[int, int, int, int]:
         """Return what the engine is told of them, and of the device.
@@ -93,6 +95,30 @@ class Pieces:
         device.gather(self._on_device.address, table.size, target, elements, self._flags.address, stream)
         device.copy(self._finite.address, self._flags.address, 4, TO_HOST, stream)
         self._event.record(stream)
+
+    def entered(self) -> None:
+        """Let the engine wait for all that is on the stream by now, too."""
+        self._event.record(self.place.input)
+
+    def finite_ones(self, target: int) -> list[int]:
+        """Return where it is told of each tensor by itself whether it is finite: an int32 on the device.
+
+        Parameters
+        ----------
+        target : int
+            Address of the bucket, which they were gathered in; nothing was added yet.
+        """
+        count, device, stream = len(self._views), self.place.device, self.place.input
+        if count == 1:
+            return [self._flags.address]
+        if self._each is None or self._ones is None:
+            self._each, self._ones = device.allocate(4 * self._most), device.allocate_host(4 * self._most)
+            self._ones.numpy(np.int32)[:] = 1
+        device.copy(self._each.address, self._ones.address, 4 * count, TO_DEVICE, stream)
+        flags = [self._each.address + 4 * i for i in range(count)]
+        for flag, view, offset in zip(flags, self._views, self._offsets):
+            device.library.sum(0, target + 4 * offset, 0, 1.0, view.size, flag, stream.handle)
+        return flags
 
     def add(self, values: np.ndarray, target: int) -> None:
         """Add values of the host to a part of the bucket, behind the copy in.

@@ -21,6 +21,7 @@ from hvd_gradflow.reduce.floats import Floats
 from hvd_gradflow.reduce.layout import normalizes
 from hvd_gradflow.reduce.pieces import Pieces
 from hvd_gradflow.reduce.results import LARGEST
+from hvd_gradflow.reduce.transform import DeviceTransform
 
 if TYPE_CHECKING:
     from hvd_gradflow.reduce.reducer import Reducer
@@ -127,12 +128,15 @@ class Place:
     device : Device
     input, output : Stream
         On which tensors enter buckets, and results leave them.
+    forward, inverse : DeviceTransform
+        Of what has entered, on `input`, and of what is to leave, on `output`.
     """
 
     def __init__(self, reducer: Reducer, device: Device) -> None:
         self.device: Any = device  # with `library`, where the engine can call its kernels
         self._reducer = reducer
         self.input, self.output = device.stream(), device.stream()
+        self.forward, self.inverse = (DeviceTransform(device, s) for s in (self.input, self.output))
         self._entered = device.event()
         self._row = device.allocate(PIECE.itemsize)
         self._rooms: list[tuple[Floats, Pieces]] = []  # the one that was used last is the last
@@ -168,8 +172,6 @@ class Place:
             return f"codec {codec.name!r} is written in Python"
         if normalizes(codec):
             return "domain='normalized' divides by the second moment on the host"
-        if getattr(codec, "where", "auto") == "always":
-            return f"codec {codec.name!r} with where='always' is transformed on the host"
         return self.device.lacks(spec)
 
     def room(self, elements: int) -> tuple[Floats, Pieces]:

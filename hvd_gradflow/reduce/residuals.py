@@ -85,9 +85,8 @@ class Residuals:
     def in_gradient_units(self, *converters: Normalizer | Bands) -> None:
         """Undo what these did to the residuals that this rank holds."""
         for name, held in self._held.items():
-            if isinstance(held, np.ndarray):  # nothing is converted on a device
-                for converter in converters:
-                    converter.restore(name, held)
+            for converter in converters:
+                converter.restore(name, held)
 
     def release(self) -> None:
         """Owe all that was held: the arrays are about to go away."""
@@ -100,11 +99,13 @@ class Residuals:
     def let_go(self, name: str, converter: Bands) -> None:
         """Owe what is held of one name, in gradient units; nothing of it may be under way."""
         held = self._held.get(name)
-        if isinstance(held, np.ndarray):
-            converter.restore(name, held)
-            if held.any():
-                self.keep(name, held.copy())
-                held[:] = 0
+        if held is None:
+            return
+        converter.restore(name, held)
+        owed = on_host(held)
+        if owed.any():
+            self.keep(name, owed.copy())
+            write(held, np.zeros(held.size, np.float32))
 
     def owes(self, name: str) -> bool:
         """Return whether there is anything to :meth:`fold` in."""

@@ -339,7 +339,7 @@ class GradientStream:
         if filling.normalizes:
             values = filling.values[slot.begin : slot.end]
             self._normalizer.leave(name, values, unit.finite, filling.entered.pop(name))
-        elif filling.entered.pop(name, False):
+        elif filling.transforms:
             self._bands.leave(filling, slot, unit.finite)
         half = slot.spec.dtype in HALVES
         saturated = half and self.op == "average" and filling.bucket.codec.lossy

@@ -30,7 +30,7 @@ class StreamTests:
 
     def test_kernels_wait_for_the_copy_before_them(self, bench):
         """The input arrives late, and the result leaves, while the host only waits for an event."""
-        device, stream, n = bench.device, bench.stream, 4000
+        device, stream, n = bench.device, bench.stream, 2000
         for label, spec in specs(device):
             x, most = values("laplace", n, 1), device.max_encoded_size(spec, n)
             source, target = bench.pinned(x), bench.pinned(np.zeros(most + 8, np.uint8))

@@ -318,6 +318,6 @@ def test_the_address_of_the_structure(emulated):
         _fields_ = (("version", ctypes.c_int), ("name", ctypes.c_char_p))
 
     found = Beginning.from_address(emulated.api_address)
-    assert (found.version, found.name) == (1, b"emulated")
+    assert (found.version, found.name) == (2, b"emulated")
     assert emulated.api_address == emulated.library.api_address()
     assert Device.api_address == 0

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from hvd_gradflow import codec
-from hvd_gradflow.device import devices
+from hvd_gradflow.comm.ldpc import LdpcStaircase
+from hvd_gradflow.device import devices, wavelet
 from hvd_gradflow.device.memory import piece_table
 from hvd_gradflow.testing.device_bench import Bench, same, specs, values
 from hvd_gradflow.testing.device_conformance import DeviceConformance
 from hvd_gradflow.testing.device_kernels import reference
+from hvd_gradflow.testing.device_ldpc import check_erasure_code
+from tests.device.test_emulated_wavelet import SIZES, on_device, on_host
 from tests.mpi_launcher import mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +86,18 @@ def test_torch_tensors_of_all_types_in_one_bucket(gpu, torch):
         same(found[offset : offset + tensor.numel()], tensor.float().cpu().numpy(), f"tensor at {offset}")
 
 
+@pytest.mark.parametrize("name", wavelet.FILTERS)
+def test_wavelets_are_those_of_the_host(gpu, name):
+    bench = Bench(gpu)
+    for n, columns in (*SIZES, (5_000_001, 0), (1001 * 2003, 2003)):
+        x = values("laplace", n, n)
+        for levels in (1, 3, 8):
+            for inverse in (False, True):
+                found = on_device(bench, x, name, levels, columns, inverse)
+                same(found, on_host(x, name, levels, columns, inverse), f"{n} elements, {levels} levels")
+        bench.drop()
+
+
 def test_what_lies_elsewhere_is_refused(gpu, torch):
     with pytest.raises(TypeError):
         gpu.view(torch.zeros(4), None)
@@ -101,6 +116,14 @@ def test_copies_leave_the_payload_only(gpu):
     assert np.abs(found - x).max() <= np.abs(x).max() / 127
 
 
+@pytest.mark.parametrize("symbol_bytes", [7, 1400, 1500])
+def test_the_erasure_code(gpu, symbol_bytes):
+    bench = Bench(gpu)
+    lost = np.random.default_rng(1).permutation(1150)[:110].tolist()
+    check_erasure_code(bench, LdpcStaircase(1000, 150), symbol_bytes, lost)
+    bench.drop()
+
+
 def test_two_ranks_train_as_on_the_host(gpu, torch):
     """Encoded on the GPU or on the host: the same weights, to the bit, though gradients come late."""
     weights = []
@@ -110,7 +133,7 @@ def test_two_ranks_train_as_on_the_host(gpu, torch):
         assert "not encoded there" not in run.stderr, run.stderr
         lines = [line.split() for line in run.stdout.splitlines() if line.startswith("WEIGHTS")]
         weights.append([line[1:3] for line in lines])  # not the bytes: there may be a credit more
-    assert len(weights[0]) == 5
+    assert len(weights[0]) == 7
     assert weights[0] == weights[1]
 
 

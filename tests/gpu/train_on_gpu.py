@@ -76,5 +76,6 @@ def train(compression) -> None:
         print(f"WEIGHTS {compression} {digest.hexdigest()} {sent}", flush=True)
 
 
-for name in ("none", "fp16", "int8", "log4", "deadzone"):
+for name in ("none", "fp16", "int8", "log4", "deadzone", "sign1"):
     train(getattr(hvd.Compression, name))
+train(hvd.Compression.wavelet(where="always"))

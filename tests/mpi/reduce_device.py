@@ -39,6 +39,7 @@ CODECS = (
     get("int8")(rounding="stochastic"),
     get("int4")(error_feedback=False),
     get("log4"),
+    get("sign1"),
     deadzone(step=0.4, second="exact"),
     deadzone(similarity=0.97, second="requantize"),
     deadzone(target_ratio=12),
@@ -169,6 +170,7 @@ def streams(made):
         "int8",
         "adaptive",
         "powersgd",
+        "sign1",
         deadzone(similarity=0.95),
         deadzone(target_ratio=20),
     ):
@@ -197,13 +199,69 @@ def streams(made):
         same(results, codec)
 
 
+def smooth(spec: TensorSpec, step: int) -> np.ndarray:
+    """A gradient whose neighbours are alike, but for that one which is called so."""
+    x = gradient(spec.elements, step).astype(np.float64)
+    if spec.name != "noise":
+        x = np.convolve(x, np.ones(16) / 4, "same")
+    return x.reshape(spec.shape).astype(spec.dtype)
+
+
+def one_nan(x: np.ndarray) -> np.ndarray:
+    """The same with one kind of NaN: which of two an operation gives is the processor's choice."""
+    return np.where(np.isnan(x), np.array(np.nan, x.dtype), x)
+
+
+@check
+def bands(made):
+    """Coefficients of wavelets: votes, two parts, a tensor that is not finite beside others, what is owed."""
+    shapes = {"conv": (24, 16, 3, 3), "odd": (1237,), "noise": (2048,)}
+    wavelet = get("wavelet")
+    for codec in (wavelet(similarity=0.97), wavelet(where="always", filter="db2", axes="matrix", step=0.7)):
+        if codec.where == "always":
+            shapes["big"] = (257, 257)  # which goes in two parts, the others share a bucket
+        given = [TensorSpec(n, s, "float16" if n == "odd" else "float32", "conv") for n, s in shapes.items()]
+        results, decided = [], []
+        for reducer in made:
+            place = reducer.place_of(np.zeros(1))
+            stream = reducer.stream(given, codec, scope=f"bands {codec.where}", place=place)
+            found = {}
+            for step in range(7 if codec.where == "auto" else 4):
+                lacks = "noise" if step == 5 else ""  # all ranks do
+                x = {spec.name: smooth(spec, step) for spec in given if spec.name != lacks}
+                if step == 3:
+                    x["noise"][:] = 3.3e38  # which the transform bounds
+                    if rank == size - 1:
+                        x["conv"][3] = np.inf
+                handles = {name: stream.submit(name, value.copy()) for name, value in x.items()}
+                for name in reversed(handles):
+                    found[f"{step}.{name}"] = one_nan(np.array(handles[name].wait(60)))
+                if step == 2:
+                    stream.load_residual_state(stream.residual_state())
+            found.update({f"residual.{name}": owed for name, owed in stream.residual_state().items()})
+            results.append(found)
+            decided.append(stream._bands.transformed())
+        same(results, codec)
+        assert not np.isfinite(results[0]["3.conv"]).all()
+        for value in results[0].values():
+            equal_everywhere(value)
+        assert decided[0] == decided[1] == decided[2]
+        if codec.where == "auto":
+            assert decided[0] == {"conv": True, "odd": True, "noise": False}, decided[0]
+
+
 @check
 def staleness(made):
     """Results of an earlier step are written elsewhere, while the next ones are under way."""
+    for codec in ("log4", get("wavelet")(where="always", step=0.7)):
+        stale(made, codec)
+
+
+def stale(made, codec):
     results = []
     for reducer in made:
         place = reducer.place_of(np.zeros(1))
-        stream = reducer.stream(specs(), "log4", scope="stale", max_staleness=1, place=place)
+        stream = reducer.stream(specs(), codec, scope=f"stale {codec}", max_staleness=1, place=place)
         before, found, kept = None, {}, []
         for step in range(4):
             given = {s.name: gradient(s.elements, step, s.dtype).reshape(s.shape) for s in specs()}
@@ -216,8 +274,9 @@ def staleness(made):
                     handle.wait(60, out=out)
                     found[f"{step}.{name}"] = out
             before = handles
-        for handle in before.values():
-            handle.wait(60)
+        for name, handle in before.items():
+            found[f"last.{name}"] = handle.wait(60, out=np.empty_like(given[name]))
+        found.update({f"residual.{name}": owed for name, owed in stream.residual_state().items()})
         results.append(found)
     same(results, "staleness")
 

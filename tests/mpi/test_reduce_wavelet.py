@@ -22,3 +22,12 @@ def test_streams(ranks, per_node, settings):
     run = mpirun(ranks, [PROGRAM], timeout=120, env=env).check()
     assert "FAILED" not in run.stdout, run.stdout
     assert run.stdout.count("OK ") == 28, run.stdout
+
+
+def test_a_deadline_on_a_device():
+    """What comes too late is owed there. Values are those of the host: ``reduce_device.py``."""
+    env = {"GRADFLOW_RANKS_PER_NODE": "1", "GRADFLOW_DEVICE": "emulated", **SMALLEST}
+    env["GRADFLOW_CHUNK_KIB"] = "16"
+    run = mpirun(2, [PROGRAM, "deadline"], timeout=120, env=env).check()
+    assert "FAILED" not in run.stdout, run.stdout
+    assert run.stdout.count("OK ") == 6, run.stdout

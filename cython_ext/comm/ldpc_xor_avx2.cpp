@@ -1,0 +1,25 @@
+#if defined(__x86_64__)
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ldpc_strips.hpp"
+
+// Headers of others stay above: what follows is compiled for this level only, and all of it is local.
+#pragma GCC target("avx2")
+
+namespace gradflow {
+namespace {
+
+constexpr size_t kVector = 32;
+
+#include "ldpc_xor_body.hpp"
+
+}  // namespace
+
+extern const StripLevel kAvx2Strips;
+const StripLevel kAvx2Strips = {"avx2", accumulate, run, gather, scatter};
+
+}  // namespace gradflow
+
+#endif
