@@ -102,6 +102,13 @@ def test_stopped_rank_is_named_and_the_job_ends(per_node):
     assert "ranks [2] have been silent for 2.0 s" in run.stdout
 
 
+@pytest.mark.parametrize("case", ["kill", "stop"])
+def test_a_rank_that_datagrams_do_not_reach_any_more(case):
+    run = fail(case, 3, env={"GRADFLOW_RANKS_PER_NODE": "1", "GRADFLOW_TRANSPORT": "udp"})
+    if case == "stop":
+        assert "ranks [2] have been silent for 2.0 s" in run.stdout
+
+
 def test_caught_error_does_not_end_in_exit_code_0():
     assert "caught" in fail("caught").stdout
 

@@ -34,10 +34,14 @@ SMALLEST = {"GRADFLOW_WINDOW": "1", "GRADFLOW_SHM_SLOTS": "2", "GRADFLOW_CHUNK_K
 
 @pytest.mark.parametrize(
     ("ranks", "per_node", "settings"),
-    [(3, 2, SMALLEST), pytest.param(2, 1, {"GRADFLOW_BACKEND": "numpy"}, marks=pytest.mark.slow)],
+    [
+        (3, 2, SMALLEST),
+        (3, 2, {"GRADFLOW_TRANSPORT": "udp"}),
+        pytest.param(2, 1, {"GRADFLOW_BACKEND": "numpy"}, marks=pytest.mark.slow),
+    ],
 )
 def test_values_under_other_settings(ranks, per_node, settings):
-    """The smallest windows, and codecs called back in Python."""
+    """The smallest windows, datagrams between the nodes, and codecs called back in Python."""
     env = {"GRADFLOW_RANKS_PER_NODE": str(per_node), **settings}
     run = mpirun(ranks, [PROGRAM], timeout=250, env=env).check()
     assert "FAILED" not in run.stdout, run.stdout

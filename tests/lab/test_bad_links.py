@@ -1,0 +1,55 @@
+"""Reductions over links that lose a tenth of all datagrams: exact, within a deadline, over paths that die."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.lab
+PROGRAM = [sys.executable, str(Path(__file__).with_name("bad_links.py"))]
+
+
+@pytest.fixture(scope="module")
+def bad(make_lab):
+    """Two nodes between which one of ten datagrams is lost; MPI's own packets are not, to be quick."""
+    with make_lab(nodes=2, rate="500mbit") as lab:
+        for node in ("node0", "node1"):
+            on(lab, node, "ethtool -K eth0 tso off gso off gro off")
+            on(lab, node, "iptables -A INPUT -p udp -m statistic --mode random --probability 0.1 -j DROP")
+        yield lab
+
+
+def on(lab, node, command):
+    done = lab.run(node, command.split(), timeout=10)
+    assert done.returncode == 0, done
+
+
+def launch(lab, monkeypatch, case, **settings):
+    monkeypatch.setenv("GRADFLOW_TRANSPORT", "udp")
+    for name, value in settings.items():
+        monkeypatch.setenv(f"GRADFLOW_{name}", value)
+    done = lab.launch([*PROGRAM, case], launcher="mpirun", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f"fine {case}") == 2
+
+
+def test_exact_results_are_those_of_mpi(bad, monkeypatch):
+    launch(bad, monkeypatch, "exact")
+
+
+def test_what_misses_the_deadline_is_owed(bad, monkeypatch):
+    launch(bad, monkeypatch, "deadline", DEADLINE_MS="0.2")
+
+
+def test_two_paths_of_which_one_dies(bad, monkeypatch):
+    """Each node has a second address, which lets nothing in."""
+    for i, node in enumerate(("node0", "node1")):
+        on(bad, node, f"ip address add 10.88.0.{i + 1}/24 dev eth0")
+        on(bad, node, f"iptables -I INPUT -p udp -d 10.88.0.{i + 1} -j DROP")
+    program = Path(__file__).with_name("two_paths.py")
+    monkeypatch.setenv("GRADFLOW_TRANSPORT", "udp")
+    done = bad.launch([sys.executable, str(program)], launcher="mpirun", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine") == 2
