@@ -314,6 +314,18 @@ std::string field(const std::string &line, int index) {
   return line.substr(at, line.find('\t', at) - at);
 }
 
+// The fields of a line, from the third on, that another line lacks: of two long descriptions what differs.
+std::string without(const std::string &line, const std::string &other) {
+  std::vector<std::string> known;
+  for (int k = 2; !field(other, k).empty(); ++k) known.push_back(field(other, k));
+  std::string text;
+  for (int k = 2; !field(line, k).empty(); ++k) {
+    const std::string one = field(line, k);
+    if (std::find(known.begin(), known.end(), one) == known.end()) text += (text.empty() ? "" : ", ") + one;
+  }
+  return text.empty() ? "none of these" : text;
+}
+
 }  // namespace
 
 std::string difference(const Announcement &expected, const Announcement &got,
@@ -333,11 +345,7 @@ std::string difference(const Announcement &expected, const Announcement &got,
     if (field(have[i], 1) != field(want[i], 1)) {
       return about(name) + " sent " + field(have[i], 1) + " elements, expected " + field(want[i], 1);
     }
-    for (int k = 2; k < 6; ++k) {
-      if (field(have[i], k) != field(want[i], k)) {
-        return about(name) + " sent " + field(have[i], k) + ", expected " + field(want[i], k);
-      }
-    }
+    return about(name) + " sent " + without(have[i], want[i]) + ", expected " + without(want[i], have[i]);
   }
   if (got.name != expected.name)
     return about(expected.name) + " sent '" + got.name + "', which has the same hash";

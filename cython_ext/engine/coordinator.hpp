@@ -41,7 +41,8 @@ class Coordinator {
   void announce(int rank, Announcement announcement);
   void join(int rank);
   void bye(int rank);
-  bool all_bye() const { return byes_ == size_; }
+  void settle() { ++settled_; }
+  bool all_settled() const { return settled_ == size_; }
   // Lets the next second part go, if it may: it is its turn (`idle`), or it is late. False if there is none.
   bool release(double time, bool idle);
   bool waiting() const { return !pending_.empty() || !waiting_.empty() || joined_count_ > 0; }
@@ -80,7 +81,7 @@ class Coordinator {
   std::unordered_map<uint64_t, Pending> pending_;
   std::unordered_map<uint64_t, std::string> manifests_;
   std::vector<bool> has_joined_, has_ended_;
-  int joined_count_ = 0, byes_ = 0, last_joined_ = 0;
+  int joined_count_ = 0, byes_ = 0, settled_ = 0, last_joined_ = 0;
   uint64_t arrivals_ = 0;
   double last_word_ = 0;  // when any rank last announced or joined
 };

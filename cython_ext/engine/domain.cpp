@@ -354,6 +354,9 @@ void Domain::on_control(int source, const ControlHeader &header, const uint8_t *
     case Message::kBye:
       coordinator_.bye(source);
       break;
+    case Message::kSettled:
+      coordinator_.settle();
+      break;
     case Message::kEnd:
       ending_ = true;
       break;

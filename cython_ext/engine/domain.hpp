@@ -152,6 +152,8 @@ class Domain {
 
   size_t encode(const At &at, const void *x, float *residual, uint64_t stage, uint8_t *out) const;
   void encode_own(const At &at, float *own);
+  bool finite(const At &at, const void *x) const;
+  void saturate(const At &at, void *total, const void *part);
   size_t encode_sparse_sum(const At &at, const float *total, uint8_t *out) const;
   void decode(const At &at, const Arrival &arrival, int source, void *out, bool add) const;
   void check(const At &at, int source, int status) const;
@@ -251,6 +253,7 @@ class Domain {
   std::vector<std::vector<uint8_t>> sums_;  // my node's sums of chunks whose home is here: S, in order
   uint64_t sums_made_ = 0, sums_used_ = 0, ahead_ = 0;  // how far the first may be ahead of the second
   bool own_read_ = false;                               // of the chunk being reduced
+  bool part_spoiled_ = false;                           // the same: some part of it is not finite
   int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
   std::vector<std::vector<Energy>> reduce_energies_;  // by node
   uint64_t reduce_bytes_ = 0;
@@ -263,6 +266,7 @@ class Domain {
   UnitPtr join_;
   bool join_told_ = false;
   bool bye_told_ = false;
+  bool settled_told_ = false;
   bool ending_ = false;
   double ended_at_ = 0;
   double last_step_ = 0, last_heartbeat_ = 0, heartbeat_every_ = 1;

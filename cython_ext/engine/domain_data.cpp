@@ -1,6 +1,7 @@
 // What the steps do to a chunk's elements: adding, scaling, encoding, sending.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "copy.hpp"
 #include "domain.hpp"
@@ -79,7 +80,7 @@ void Domain::restore(const Running &run) {
 void Domain::look(const At &at, const void *result) const {
   // Where some rank said beforehand that its input is not finite, no residual was touched.
   if ((at.run->spec.flags & (kUnchecked | kNonFinite)) != kUnchecked || at.run->spoiled) return;
-  at.run->spoiled = !host_->api->load_f32(result, GF_F32, nullptr, at.count);
+  at.run->spoiled = !finite(at, result);
 }
 
 bool Domain::result_free(uint64_t g) const {
@@ -191,6 +192,21 @@ void Domain::encode_own(const At &at, float *own) {
   const size_t bytes = encode(at, own, owed, 0, payload_.data());
   reduce_energies_[topology_.node] = measure(at, own, owed);
   decode(at, Arrival{at.g, payload_.data(), bytes, nullptr, 0, 0}, topology_.rank, own, false);
+}
+
+bool Domain::finite(const At &at, const void *x) const {
+  return host_->api->load_f32(x, GF_F32, nullptr, at.count) != 0;
+}
+
+// After one more part of a sparse sum was added: of finite parts too the sum may be beyond float32, since
+// what is owed grows for as long as it is not sent. It is the largest float then, unless some part is not
+// finite.
+void Domain::saturate(const At &at, void *total, const void *part) {
+  part_spoiled_ = part_spoiled_ || !finite(at, part);
+  if (part_spoiled_) return;
+  constexpr float kMost = std::numeric_limits<float>::max();
+  auto *x = static_cast<float *>(total);
+  for (uint64_t i = 0; i < at.count; ++i) x[i] = std::min(std::max(x[i], -kMost), kMost);
 }
 
 // The sum of what arrived and of encode_own's, with all that is in it.

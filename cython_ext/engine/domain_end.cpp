@@ -107,7 +107,17 @@ void Domain::watch(double time) {
       control_.send(0, Message::kBye, 0, 0);
     }
   }
-  if (coordinates && coordinator_.all_bye() && !ending_) {
+  // Whoever has heard the end may leave, and with the first to leave Horovod ends MPI on all ranks: so nobody
+  // hears it while somebody has work left.
+  if (bye_told_ && !settled_told_ && !unfinished()) {
+    settled_told_ = true;
+    if (coordinates) {
+      coordinator_.settle();
+    } else {
+      control_.send(0, Message::kSettled, 0, 0);
+    }
+  }
+  if (coordinates && coordinator_.all_settled() && !ending_) {
     ending_ = true;
     control_.send_to_others(Message::kEnd, 0, 0);
   }

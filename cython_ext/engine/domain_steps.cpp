@@ -141,7 +141,10 @@ bool Domain::step_reduce() {
     uint8_t *own = sums_[sums_used_ % sums_.size()].data();
     auto read_own = [&] {
       if (!shared_ && !own_read_) sum_node(at, own, 1.0);
-      if (sparse && !own_read_) encode_own(at, reinterpret_cast<float *>(own));
+      if (sparse && !own_read_) {
+        encode_own(at, reinterpret_cast<float *>(own));
+        part_spoiled_ |= !finite(at, own);
+      }
       own_read_ = true;
     };
     // Adding the first two in either order gives the same bits, so only a later home needs another buffer.
@@ -152,6 +155,7 @@ bool Domain::step_reduce() {
         if (at.home > 1 && !stepped) {
           read_own();
           add(at, total, own);
+          if (sparse) saturate(at, total, own);
         }
         continue;
       }
@@ -171,6 +175,10 @@ bool Domain::step_reduce() {
       } else {
         if (total == own) read_own();
         decode(at, arrival, peer, total, total == own || reduce_node_ > 0);
+        if (sparse && !part_spoiled_ && !finite(at, total)) {
+          decode(at, arrival, peer, scratch_.data(), false);
+          saturate(at, total, scratch_.data());
+        }
       }
       collect(arrival, &reduce_energies_[reduce_node_]);
       reduce_bytes_ += arrival.bytes;
@@ -187,7 +195,7 @@ bool Domain::step_reduce() {
     ++sums_used_;
     reduce_node_ = 0;
     read_own();
-    own_read_ = false;
+    own_read_ = part_spoiled_ = false;
     slot.reserve(capacity_);
     if (!sparse) back_up(at);
     size_t bytes;

@@ -46,7 +46,18 @@ struct UnitSpec {
   size_t element_bytes() const { return dtype == GF_F64 ? 8 : 4; }
 };
 
-enum class Message : uint32_t { kAnnounce = 1, kGo, kCredit, kHeartbeat, kFail, kBye, kEnd, kJoin, kJoined };
+enum class Message : uint32_t {
+  kAnnounce = 1,
+  kGo,
+  kCredit,
+  kHeartbeat,
+  kFail,
+  kBye,  // this rank announces nothing more
+  kEnd,
+  kJoin,
+  kJoined,
+  kSettled,  // after kBye: nor is anything unfinished there
+};
 
 struct ControlHeader {
   Message kind;

@@ -98,14 +98,14 @@ def _for_the_model(summary: Summary) -> Iterator[str]:
         yield (
             "The optimizer is of Adam's kind and weighs every coordinate alike: figures of deadzone, which"
             " are by energy here, do not hold for it. Try Compression.deadzone(domain='normalized'), and"
-            f" Compression.log4, under which small coordinates survive{also}."
+            f" Compression.log4, which keeps what is above 1 % of its block's largest{also}."
         )
     elif fixed is not None and fixed != best:
         times = model["codecs"][fixed]["bytes"] / found["bytes"]
         other = model["codecs"][fixed]
         yield (
-            f"With a fixed layout, which is faster to encode: {_compression(fixed)}, {_size(other)}; nothing"
-            f" here gains more than {times:.1f} times over it at that cosine."
+            f"With a fixed layout, which is faster to encode: {_compression(fixed)}, {_size(other)}:"
+            f" {times:.1f} times the bytes of the smallest."
         )
 
 

@@ -45,7 +45,8 @@ class Policy:
     certain : bool
         Of such a policy: whether :meth:`choose` would have chosen the same were nothing measured wrong.
     compared : bool
-        Whether ranks compare its options (by ``repr``) when a stream is opened, though it has no ladders.
+        Whether ranks compare its options (:meth:`get_config`) when a stream is opened, though it has no
+        ladders.
     reports_every : int
         Rounds from one exchange of :meth:`report` to the next; 0 where there is none.
     """

@@ -21,6 +21,8 @@ from hvd_gradflow.errors import ConfigError, WireError
 _HEAD = Struct("<QQII")  # rows, columns, rank, 0
 _NAN = np.float32(np.nan)
 _RAW = 0  # the rank of values as they are
+# Of a payload, for which a decoder makes room by itself: so much has a square matrix of 2**17 rows at rank 1.
+MOST_ELEMENTS_PER_BYTE = 2**14
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class PowerSgd(Codec):
         if out is not None and out.size != header.count:
             raise WireError(f"payload of {header.count} elements, expected {out.size}")
         if out is None:
-            out = np.empty(header.count, np.float32)
+            out = _room(header)
         flat = flat_floats(out, "out", None)
         if rank == _RAW:
             flat[:] = data
@@ -135,6 +137,10 @@ class PowerSgd(Codec):
             for begin, end, block in low_rank.product(p, q):
                 matrix[begin:end] = block
         return out
+
+    def decode_add(self, payload: Any, acc: np.ndarray) -> np.ndarray:
+        acc += self.decode(payload, np.empty(acc.size, np.float32)).reshape(acc.shape)
+        return acc
 
     def _raw(self, values: np.ndarray, residual: np.ndarray | None) -> tuple[bytes, bool]:
         """Values as they are, like ``none``: elements that are not finite keep their residual."""
@@ -178,6 +184,17 @@ class PowerSgd(Codec):
                     np.subtract(left[begin:end], block, out=kept[begin:end])
             np.clip(residual, -low_rank.FLOAT_MAX, low_rank.FLOAT_MAX, out=residual)
         return head + p.tobytes() + q.tobytes(), True
+
+
+def _room(header: wire.Header) -> np.ndarray:
+    """Return memory for what a payload announces, unless that is out of proportion to what has arrived."""
+    most = MOST_ELEMENTS_PER_BYTE * (wire.HEADER_BYTES + header.length)
+    if header.count > most:
+        raise WireError(
+            f"payload of {wire.HEADER_BYTES + header.length} bytes announces {header.count} elements,"
+            f" expected at most {most}: if that is right, give the room for it, decode(payload, out)"
+        )
+    return np.empty(header.count, np.float32)
 
 
 def _checked(header: wire.Header, body: np.ndarray) -> tuple[int, int, int, np.ndarray]:

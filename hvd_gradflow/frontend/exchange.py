@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class Terms:
         Names the streams, with a number.
     max_staleness : int
         Steps between a gradient and its use.
+    alike : mapping of str to object
+        What else all ranks must have set alike, by name.
     """
 
     session: Session
@@ -47,6 +49,7 @@ class Terms:
     importance: str = "energy"
     kind: str = "tape"
     max_staleness: int = 0
+    alike: Mapping[str, object] = field(default_factory=dict)
 
 
 class HostExchange:
@@ -121,6 +124,7 @@ class HostExchange:
             second_moment=lambda name: self._moments.pop(name, None),
             max_staleness=terms.max_staleness,
             place=self._place,
+            alike=terms.alike,
         )
         self._generation = session.generation
         if self._loaded:

@@ -8,7 +8,7 @@ hvd : module
     Horovod's module, for ``Average``, ``Sum``, ``global_process_set`` and the like.
 carrier(compression, op)
     A choice of ours and Horovod's ``none``, or None and the compressor for Horovod's own operation.
-make_exchange(choice, process_set, average, predivide, sparse_as_dense, importance, max_staleness)
+make_exchange(choice, process_set, average, predivide, sparse_as_dense, importance, max_staleness, alike)
     An object with ``reduce(gradients, variables, moments)``, ``residual_state()``,
     ``load_residual_state(state)``, ``reducer`` and ``sent_by_horovod``.
 stock_reduce(compression, op, predivide, sparse_as_dense, process_set, name)

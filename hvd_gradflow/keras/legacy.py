@@ -57,7 +57,7 @@ class _Distributed(_Optimizer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        object.__setattr__(self, "gradflow", Reduction(self._gradflow_settings))
+        object.__setattr__(self, "gradflow", Reduction(self._gradflow_settings, self))
 
     def register_local_var(self, var: Any) -> None:
         """Leave the gradients of a variable on their rank, divided by the number of ranks."""

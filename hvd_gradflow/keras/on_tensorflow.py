@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -47,10 +47,19 @@ def make_exchange(
     sparse_as_dense: bool,
     importance: str,
     max_staleness: int,
+    alike: Mapping[str, object],
 ) -> GradientExchange:
     """Return the exchange of one optimizer."""
     return GradientExchange(
-        choice, process_set, average, predivide, sparse_as_dense, importance, "optimizer", max_staleness
+        choice,
+        process_set,
+        average,
+        predivide,
+        sparse_as_dense,
+        importance,
+        "optimizer",
+        max_staleness,
+        alike,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import horovod.torch as hvd
@@ -109,11 +109,13 @@ def make_exchange(
     sparse_as_dense: bool,
     importance: str,
     max_staleness: int,
+    alike: Mapping[str, object],
 ) -> TensorExchange:
     """Return the exchange of one optimizer; Keras' gradients on torch are dense by themselves."""
-    return TensorExchange(
-        Terms(session, choice, process_set, average, predivide, importance, "optimizer", max_staleness)
+    terms = Terms(
+        session, choice, process_set, average, predivide, importance, "optimizer", max_staleness, alike
     )
+    return TensorExchange(terms)
 
 
 def stock_reduce(

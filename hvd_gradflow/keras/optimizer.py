@@ -215,7 +215,7 @@ def _wrapped(optimizer: Any, name: str | None, settings: Settings, passes: int) 
 
 def _reduce(optimizer: Any) -> None:
     """Give a distributed optimizer its reduction; its streams end with it."""
-    reduction = Reduction(optimizer._gradflow_settings)
+    reduction = Reduction(optimizer._gradflow_settings, optimizer)
     # Not by Keras' own __setattr__, which would track it as a part of the optimizer's state.
     object.__setattr__(optimizer, "gradflow", reduction)
     if reduction.exchange is not None:

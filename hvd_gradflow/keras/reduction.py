@@ -16,6 +16,8 @@ from hvd_gradflow.keras.bridge import bridge
 _SECOND_MOMENTS = ("_velocities", "_accumulators", "_accumulated_grads")
 
 
+_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")  # attributes of Keras' optimizers
+
 _numbers = count(1)
 
 
@@ -66,9 +68,9 @@ class Settings:
 
 
 class Reduction:
-    """Reduces the gradients of one optimizer."""
+    """Reduces the gradients of one optimizer; all ranks must have set its clipping alike."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, optimizer: Any) -> None:
         self.settings = settings
         self.variables: list[Any] = []  # whose gradients are being applied
         self.done = False  # whether the gradients of this step were reduced
@@ -92,6 +94,7 @@ class Reduction:
             self.exchange = self._bridge.make_exchange(
                 choice, settings.process_set, average, settings.predivide, settings.sparse_as_dense,
                 settings.importance, settings.max_staleness,
+                _clipping(optimizer),
             )  # fmt: skip
 
     @property
@@ -147,6 +150,11 @@ class Reduction:
             else g
             for i, (g, v) in enumerate(zip(gradients, variables, strict=True))
         ]
+
+
+def _clipping(optimizer: Any) -> dict[str, float | None]:
+    limits = {name: getattr(optimizer, name, None) for name in _CLIPPING}
+    return {name: None if limit is None else float(limit) for name, limit in limits.items()}
 
 
 def second_moment_of(optimizer: Any, variable: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hvd_gradflow.control import learning_rate
 from hvd_gradflow.errors import UnsupportedError
+from hvd_gradflow.frontend.learning_rate import rule_for
 from hvd_gradflow.keras.bridge import bridge
 
 
@@ -25,15 +25,8 @@ def wire_counters(of: Any = None) -> dict[str, int]:
     return bridge().session.wire_counters(of)
 
 
-def scaled_lr(
-    base: float, batch: int, reference_batch: int = learning_rate.REFERENCE_BATCH, process_set: Any = None
-) -> float:
-    """Return the rate for all ranks, `batch` samples each; see :func:`hvd_gradflow.control.scaled_lr`.
-
-    ``LearningRateWarmupCallback(scaled_lr(...))`` leads to it from that of one rank.
-    """
-    ranks = (process_set or bridge().hvd.global_process_set).size()
-    return learning_rate.scaled_lr(base, batch, reference_batch, int(ranks))
+# LearningRateWarmupCallback(scaled_lr(...)) leads to it from the rate of one rank.
+scaled_lr = rule_for(lambda: bridge().hvd.global_process_set)
 
 
 def allreduce(

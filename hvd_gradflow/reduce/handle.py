@@ -22,9 +22,11 @@ class Handle:
         name: str,
         collect: Callable[..., Any],
         after: Callable[[], None] | None = None,
+        sent: Callable[[], Any] | None = None,
     ):
         self._engine = engine
         self._unit = unit  # of the engine, or a function that submits and returns it
+        self._sent = sent  # returns that unit if it is submitted by now, else None
         self.name = name
         self._collect = collect
         self._after = after  # what follows from its being collected; may fail without the result being lost
@@ -39,7 +41,12 @@ class Handle:
 
     def done(self) -> bool:
         """Return True if `wait` would return, or raise, at once. Never blocks."""
-        return self._collected or (not callable(self._unit) and self._unit.final)
+        if self._collected:
+            return True
+        unit = self._unit
+        if callable(unit):  # it may have left with others meanwhile
+            unit = None if self._sent is None else self._sent()
+        return unit is not None and unit.final
 
     def wait(self, timeout: float | None = None, **options: Any) -> Any:
         """Return the result; a second call returns the same again.

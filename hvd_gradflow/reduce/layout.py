@@ -90,9 +90,25 @@ class Bucket:
 
 
 def manifest(specs: Sequence[TensorSpec], codecs: Mapping[str, Codec]) -> str:
-    """Return a line for each tensor; the coordinator compares its fields in this order."""
-    rows = ((s.name, s.elements, s.dtype, f"shape {list(s.shape)}", repr(codecs[s.name])) for s in specs)
+    """Return a line for each tensor; of two lines the coordinator shows the fields that differ."""
+    described = {codec: _described(codec.get_config()) for codec in dict.fromkeys(codecs.values())}
+    rows = (
+        (s.name, s.elements, s.dtype, f"shape {list(s.shape)}", *described[codecs[s.name]]) for s in specs
+    )
     return "\n".join("\t".join(map(str, row)) for row in rows)
+
+
+def _described(config: Mapping[str, object], prefix: str = "") -> list[str]:
+    """Return a configuration as fields: the name, then option by option, those of what is inside too."""
+    fields = []
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            fields += _described(value, f"{prefix}{key}.")
+        elif key == "name" and not prefix:
+            fields.append(f"codec {value}")
+        else:
+            fields.append(f"{prefix}{key}={value!r}")
+    return fields
 
 
 def digest(text: str) -> int:
@@ -104,7 +120,7 @@ def identify_plan(
     specs: Sequence[TensorSpec], codecs: Mapping[str, Codec], **options: object
 ) -> tuple[str, int]:
     """Return the manifest of a stream's plan and its digest: of its tensors, and what else must be alike."""
-    more = "".join(f"\t{key}={value}" for key, value in options.items())
+    more = "".join(f"\t{key}={value!r}" for key, value in options.items())
     text = "\n".join(line + more for line in manifest(specs, codecs).splitlines())
     return text, digest(text)
 

@@ -6,6 +6,7 @@ T. Vogels, S. P. Karimireddy, M. Jaggi: PowerSGD, NeurIPS 2019, algorithms 1 and
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 _SLICE = 1e-3  # seconds between two looks at other units while one is waited for
 _AS_THEY_ARE = Factors(1.0, 1.0, 1.0, 1.0)
+# Of all streams of this process, since ranks may wait for two optimizers in different orders; whoever changes
+# them, or the list, holds the lock.
+_under_way: list[Any] = []  # of TwoPhase
+_lock = threading.RLock()
 
 
 def carried(
@@ -75,13 +80,12 @@ class LowRank:
 
     The first phase is submitted with the last gradient of a bucket, the second as soon as somebody looks
     (:meth:`progress`) and finds the first one reduced. Who waits for one unit goes on with all: so ranks may
-    wait in different orders.
+    wait in different orders, for those of several streams too.
     """
 
     def __init__(self, reducer: Reducer) -> None:
         self.reducer = reducer
         self._bases: dict[str, Basis] = {}
-        self._under_way: list[TwoPhase] = []
         self._names: set[str] = set()
 
     def basis(self, name: str, rank: int, columns: int, seed: int) -> Basis:
@@ -106,8 +110,9 @@ class LowRank:
         self, filling: LowRankFilling, name: str, slots: Sequence[Slot], identity: tuple[str, int]
     ) -> TwoPhase:
         """Submit the left factors of some neighbours in a bucket."""
-        unit = TwoPhase(self, filling, name, slots, identity)
-        self._under_way.append(unit)
+        with _lock:
+            unit = TwoPhase(self, filling, name, slots, identity)
+            _under_way.append(unit)
         return unit
 
     def submit(self, name: str, identity: tuple[str, int], values: np.ndarray, keep: Any) -> Any:
@@ -127,9 +132,10 @@ class LowRank:
 
     def progress(self) -> None:
         """Begin the second phase of whatever has ended the first one; never blocks."""
-        for unit in self._under_way:
-            unit.advance()
-        self._under_way = [unit for unit in self._under_way if not unit.ended]
+        with _lock:
+            for unit in _under_way:
+                unit.advance()
+            _under_way[:] = [unit for unit in _under_way if not unit.ended]
 
     def wait(self, unit: TwoPhase, timeout: float | None = None) -> bool:
         """Wait until a unit has ended; False if the time (seconds) ran out."""
@@ -137,7 +143,7 @@ class LowRank:
 
     def announce(self) -> None:
         """Wait until every second phase was submitted: this rank is about to join, and looks no more."""
-        for unit in list(self._under_way):
+        for unit in [unit for unit in _under_way if unit.driver is self]:
             self._wait(unit, None, lambda unit=unit: unit.ended or unit.second is not None)
 
     def _wait(self, unit: TwoPhase, timeout: float | None, enough: Any) -> bool:
@@ -149,7 +155,7 @@ class LowRank:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            if any(other.second is None for other in self._under_way if other is not unit):
+            if any(other.second is None for other in list(_under_way) if other is not unit):
                 left = _SLICE if left is None else min(left, _SLICE)
             self.reducer.engine.wait(unit.native, left)
 
@@ -175,7 +181,7 @@ class TwoPhase:
         slots: Sequence[Slot],
         identity: tuple[str, int],
     ) -> None:
-        self._driver, self._filling, self._slots = driver, filling, tuple(slots)
+        self.driver, self._filling, self._slots = driver, filling, tuple(slots)
         self._name, self._identity = name, identity
         self.ended = False
         self.finite = True
@@ -201,24 +207,25 @@ class TwoPhase:
 
     def advance(self) -> None:
         """Go on as far as that is possible without waiting."""
-        while not self.ended and self.native.final:
-            self.exception = self.native.exception
-            if self.exception is not None:
-                self.ended = True
-                return
-            with default_float_env():
-                self._go_on()
+        with _lock:
+            while not self.ended and self.native.final:
+                self.exception = self.native.exception
+                if self.exception is not None:
+                    self.ended = True
+                    return
+                with default_float_env():
+                    self._go_on()
 
     def _go_on(self) -> None:
         if self.second is not None:
             self.finite = self._filling.finish(self._slots)
             self.ended = True
-            self._driver.reducer.spared += self._spared
+            self.driver.reducer.spared += self._spared
             return
         right = self._filling.right(self._slots)
         self._spared -= right.nbytes * self._share
         try:
-            self.second = self._driver.submit(f"{self._name} (Q)", self._identity, right, self._filling)
+            self.second = self.driver.submit(f"{self._name} (Q)", self._identity, right, self._filling)
         except GradflowError as error:  # the domain has failed meanwhile
             self.exception, self.ended = error, True
 

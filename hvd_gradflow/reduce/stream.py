@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from hvd_gradflow import events
 from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.device import arrays
 from hvd_gradflow.device.arrays import ArrayView
 from hvd_gradflow.errors import ConfigError, GradflowError, unknown_name
-from hvd_gradflow.reduce.agreement import announce
 from hvd_gradflow.reduce.bands import Bands
 from hvd_gradflow.reduce.factors import Factors
 from hvd_gradflow.reduce.filling import Filling
 from hvd_gradflow.reduce.handle import Handle
 from hvd_gradflow.reduce.lane import Lane, Lanes
-from hvd_gradflow.reduce.layout import (
-    DTYPES,
-    Bucket,
-    Slot,
-    TensorSpec,
-    cut,
-    feeds_back,
-    identify,
-    identify_plan,
-)
-from hvd_gradflow.reduce.low_rank import LowRank, carried
+from hvd_gradflow.reduce.layout import DTYPES, Bucket, Slot, TensorSpec
+from hvd_gradflow.reduce.low_rank import LowRank
 from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.place import Place
+from hvd_gradflow.reduce.planning import Planning, Terms
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.results import HALVES
-from hvd_gradflow.reduce.steering import Steering
 from hvd_gradflow.reduce.topology import tell_of_one_node
-from hvd_gradflow.reduce.tuner import Tuner, Undecided
 
 _IMPORTANCE = ("energy", "coordinate")
 
@@ -72,6 +59,8 @@ class GradientStream:
     in_place : bool
         Without staleness, float32 gradients of 1 MiB and more are not copied: such an array must stay as it
         is until it was waited for, and may hold anything then, best the result (``wait(out=array)``).
+    alike : mapping of str to object, optional
+        What else all ranks must have set alike, by name, though it changes nothing here.
     """
 
     def __init__(
@@ -89,6 +78,7 @@ class GradientStream:
         max_staleness: int = 0,
         in_place: bool = False,
         place: Place | None = None,
+        alike: Mapping[str, object] | None = None,
     ):
         if max_staleness < 0:
             raise ConfigError(f"max_staleness={max_staleness}: expected at least 0")
@@ -105,75 +95,44 @@ class GradientStream:
         self.importance = importance
         self.recorder = reducer.recorder
         self._policy = as_policy(codec).fresh()
-        self._steering = Steering(reducer, scope, self._policy)
         self._residuals = Residuals()
         self._normalizer = Normalizer(second_moment)
         self._bands = Bands(reducer, scope, not max_staleness)
         self.max_staleness = max_staleness
         self._placed = place
-        self._in_place = in_place and not max_staleness
         self._rounds = 0
         self._low_rank = LowRank(reducer)
-        self._lanes = Lanes((), self._residuals, reducer, max_staleness + 1, 0)
-        self._next_table: dict[str, Any] | None = None  # for the next step
-        self._plans = 0
-        self._identities: dict[str, tuple[str, int]] = {}  # unit name -> manifest and digest, in this plan
-        self._tuner: Tuner | None = None
+        terms = Terms(
+            self.specs, importance, max_staleness, in_place and not max_staleness, place, dict(alike or {})
+        )
+        self._planning = Planning(
+            reducer, scope, terms, self._policy, self._residuals, self._low_rank, self._own_units
+        )
         self._factors_if = {
             lossy: Factors.of(op, reducer.size, lossy, prescale, postscale) for lossy in (True, False)
         }
         self.restart()
         reducer.streams[scope] = self
-        if reducer.node_count == 1 and reducer.rank == 0 and any(c.lossy for c in self._table.values()):
+        if reducer.node_count == 1 and reducer.rank == 0 and any(c.lossy for c in self.codecs().values()):
             tell_of_one_node(reducer.size)
 
     def restart(self) -> None:
         """Begin again (after a join), knowing nothing that some rank may not."""
         self._rounds = 0
-        self._next_table = None
         self.drain()
-        self._residuals.in_gradient_units(self._normalizer, self._bands)
+        self._own_units()
         self._normalizer.restart()
         self._low_rank.restart()
         self._bands.restart()
-        begun = self._plans > 0
-        self._table = self._steering.begin(self.specs, self.importance)
-        if not begun and (self._policy.ladders() or self._policy.compared):
-            # Ranks whose policies differ must not begin to measure, or to agree on what they report.
-            self._compare(dict.fromkeys(self._table, Undecided(self._policy, self.importance))).wait()
-        if self._tuner is not None:
-            self._table = self._tuner.restarted()
-        elif self._policy.ladders():
-            self._tuner = Tuner(
-                self.reducer, self.scope, self.specs, self._policy, self._table, self._in_place
-            )
-            self._table = self._tuner.opened()
-        self._plan()
+        self._planning.begin()
 
-    def _plan(self) -> None:
-        """Lay out the buckets anew, for the present table."""
-        table = carried(self.specs, self._table, self.reducer.node_count, self.max_staleness)
-        self.drain()
+    def _own_units(self) -> None:
+        """Bring what is owed into the gradients' own units."""
         self._residuals.in_gradient_units(self._normalizer, self._bands)
-        self._residuals.release()
-        self._forget()
-        label = f"{self.scope}.{self._plans}."
-        self._compare(self._table)
-        limit = self.reducer.config.bucket_mib * 2**20
-        buckets = cut(self.specs, table, limit, label, self._in_place)
-        lanes = self.max_staleness + 1
-        self._lanes = Lanes(
-            buckets, self._residuals, self.reducer, lanes, self._plans, self._placed, self._low_rank
-        )
 
-    def _compare(self, codecs: Mapping[str, Any]) -> Handle:
-        """Let all ranks compare what they registered; one that differs learns it by name."""
-        plan = f"{self.scope}.{self._plans}.plan"
-        self._plans += 1
-        self._identities[plan] = identify_plan(
-            self.specs, codecs, max_staleness=self.max_staleness, in_place=self._in_place
-        )
-        return announce(self.reducer, plan, self._identities[plan])
+    @property
+    def _lanes(self) -> Lanes:
+        return self._planning.lanes
 
     # -- a step ------------------------------------------------------------------------------------
 
@@ -237,7 +196,8 @@ class GradientStream:
 
         whole = filling.units.get(name)
         waiter = filling.waiter(self.reducer.engine)
-        return Handle(waiter, unit if whole is None else whole, name, collect, after)
+        sent = lambda: filling.units.get(name)  # noqa: E731
+        return Handle(waiter, unit if whole is None else whole, name, collect, after, sent)
 
     def flush(self) -> None:
         """Send what is incomplete, tensor by tensor; all ranks must lack the same ones."""
@@ -265,9 +225,7 @@ class GradientStream:
         lane = self._lanes.advance()
         if not lane.outstanding:
             self._end_round(lane)
-        if self._next_table is not None:
-            self._table, self._next_table = self._next_table, None
-            self._plan()
+        self._planning.step_ended()
 
     def announce(self) -> None:
         """Wait until all that follows from what was sent is submitted, before this rank joins."""
@@ -303,8 +261,6 @@ class GradientStream:
 
     def _send(self, filling: Filling, name: str, slots: Sequence[Slot], finite: bool):
         bucket, begin, end = filling.bucket, slots[0].begin, slots[-1].end
-        if name not in self._identities:
-            self._identities[name] = identify([s.spec for s in slots], self._table)
         codec, state = bucket.codec.at_step(self._rounds), 0
         if filling.normalizes:
             names = [s.spec.name for s in slots if filling.entered[s.spec.name].scale is not None]
@@ -317,7 +273,7 @@ class GradientStream:
             self.reducer,
             slots,
             name=name,
-            identity=self._identities[name],
+            identity=self._planning.identity(name, slots),
             codec=codec,
             dtype=bucket.dtype,
             elements=end - begin,
@@ -347,8 +303,7 @@ class GradientStream:
         self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:
             lane.note(filling, slot, unit)
-        if self._tuner is not None and not self.max_staleness:
-            self._tuner.saw(unit, filling.bucket.codec, slot.size)
+        self._planning.saw(unit, filling.bucket.codec, slot.size)
         lane.outstanding.discard(name)
         filling.present.pop(name, None)
         filling.units.pop(name, None)
@@ -358,23 +313,12 @@ class GradientStream:
     def _end_round(self, lane: Lane) -> None:
         """All of a step was waited for, on every rank at this point: the policy may change its mind."""
         statistics, lane.statistics = lane.statistics, {}
-        if lane.plan != self._plans or self._next_table is not None:
+        if not self._planning.is_present(lane):
             return  # it tells of codecs that are no more
         if not self.max_staleness:  # else advance() counts: a round may end in the midst of another step
             self._rounds += 1
             self._bands.round_ended(lane.fillings, self._residuals)
-        table = self._steering.round_ended(statistics, self._rounds)
-        # With staleness the link is never idle at the end of a round: what was measured first holds.
-        if self._tuner is not None and not self.max_staleness:
-            table = self._tuner.round_ended() or table
-        if table is not None and table != self._table:
-            moved = {n: c.name for n, c in table.items() if c != self._table[n]}
-            events.emit("codecs", scope=self.scope, moved=moved)
-            if self.max_staleness:
-                self._next_table = dict(table)  # the present step may have begun, in another order elsewhere
-            else:
-                self._table = dict(table)
-                self._plan()
+        self._planning.round_ended(statistics, self._rounds)
 
     # -- what it is made of ----------------------------------------------------------------------
 
@@ -395,7 +339,7 @@ class GradientStream:
 
     def codecs(self) -> dict[str, Any]:
         """Return the codec of each tensor at this moment."""
-        return dict(self._table)
+        return dict(self._planning.table)
 
     def residual_state(self) -> dict[str, np.ndarray]:
         """Return what error feedback still owes, by name, of the tensors' shapes; collective.
@@ -403,9 +347,8 @@ class GradientStream:
         Of all steps that were sent, also those that were not waited for.
         """
         self._settle()
-        self._residuals.in_gradient_units(self._normalizer, self._bands)
-        possible = [*self._table.values(), *chain(*self._policy.ladders().values())]
-        if not any(feeds_back(codec) for codec in possible):
+        self._own_units()
+        if not self._planning.feeds_back:
             return {}
         sizes = {s.name: s.elements for s in self.specs}
         total = self._residuals.total(self.reducer, sizes, f"{self.scope}: ")
@@ -414,7 +357,7 @@ class GradientStream:
     def load_residual_state(self, state: dict[str, Any]) -> None:
         """Continue with a saved state; collective. Names that are missing start at zero."""
         self._settle()
-        self._residuals.in_gradient_units(self._normalizer, self._bands)
+        self._own_units()
         by_name = {s.name: s for s in self.specs}
         for name, value in state.items():
             if name not in by_name:
@@ -437,8 +380,4 @@ class GradientStream:
     def close(self) -> None:
         """Let the reducer forget this stream; what is under way must have been waited for."""
         self.reducer.streams.pop(self.scope, None)
-        self._forget()
-
-    def _forget(self) -> None:
-        self.reducer.forget([*self._identities, *self._low_rank.names()])
-        self._identities.clear()
+        self._planning.forget()

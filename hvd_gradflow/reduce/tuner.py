@@ -181,13 +181,14 @@ class Tuner:
 
 
 class Undecided:
-    """Stands where a codec's description would: ranks compare what they may choose from."""
+    """Stands where a codec would: ranks compare what they may choose from."""
 
     def __init__(self, policy: Any, importance: str) -> None:
-        self._text = f"{policy!r} by {importance}"
+        self._config = {**policy.get_config(), "importance": importance}
 
-    def __repr__(self) -> str:
-        return self._text
+    def get_config(self) -> dict[str, Any]:
+        """Return the policy's options, and what it goes by."""
+        return self._config
 
 
 def _rounded(value: float, digits: int) -> str:

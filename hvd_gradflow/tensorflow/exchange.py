@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class GradientExchange(Streams):
         Whether sparse gradients are reduced as dense ones.
     max_staleness
         As of :class:`Terms`; sparse gradients are refused then.
+    alike
+        As of :class:`Terms`.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class GradientExchange(Streams):
         importance: str = "energy",
         kind: str = "tape",
         max_staleness: int = 0,
+        alike: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(
-            Terms(session, choice, process_set, average, predivide, importance, kind, max_staleness)
+        terms = Terms(
+            session, choice, process_set, average, predivide, importance, kind, max_staleness, alike or {}
         )
+        super().__init__(terms)
         self.sparse_as_dense = sparse_as_dense
         self._site: Site | None = None  # where dense gradients are reduced, from the first ones on
         self._bucket = config.load().bucket_mib * 2**20 / 4
@@ -174,17 +178,18 @@ _exchanges: dict[tuple, GradientExchange] = {}
 
 
 def exchange_of(
-    variables: Sequence[Any], choice: Choice, process_set: Any, **options: Any
+    variables: Sequence[Any], choice: Choice, process_set: Any, alike: Mapping[str, object], **options: Any
 ) -> GradientExchange:
     """Return the exchange for a list of variables: the same one, step after step, as long as they live.
 
-    A tape is made anew for each step; what it has to remember (residuals, versions) is kept here.
+    A tape is made anew for each step; what it has to remember (residuals, versions) is kept here. What the
+    ranks must have alike is compared in its first step; later it may be other than that.
     """
     known = tuple(id(plain(v)) for v in variables)
     wanted = (choice, id(process_set), tuple(sorted(options.items())), known)
     found = _exchanges.get(wanted)
     if found is None:
-        found = _exchanges[wanted] = GradientExchange(choice, process_set, **options)
+        found = _exchanges[wanted] = GradientExchange(choice, process_set, alike=alike, **options)
         for variable in variables:
             weakref.finalize(plain(variable), _drop, wanted).atexit = False
     return found

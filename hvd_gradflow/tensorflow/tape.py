@@ -56,7 +56,7 @@ class _Reduced:
         shared = [i for i, v in enumerate(variables) if key(v) not in self._gradflow_local]
         mine = [variables[i] for i in shared]
         self.gradflow = exchange_of(mine, settings["choice"], settings["process_set"],
-                                    **settings["options"])  # fmt: skip
+                                    {"clip_norm": settings["clip_norm"]}, **settings["options"])  # fmt: skip
         if self._gradflow_loaded is not None:
             self.gradflow.load_residual_state(self._gradflow_loaded)
             self._gradflow_loaded = None

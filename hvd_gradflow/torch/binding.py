@@ -21,10 +21,13 @@ import torch
 from hvd_gradflow import config
 from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
 from hvd_gradflow.frontend import token, watchdog
+from hvd_gradflow.frontend.weights import WeightCheck
 from hvd_gradflow.torch import session
 from hvd_gradflow.torch.tensors import (
+    BROADCAST,
     DTYPES,
     as_submitted,
+    bytes_of,
     current,
     embedding_parameters,
     fetch,
@@ -96,6 +99,7 @@ class BoundCompression:
         self.reducer: Any = None
         self.place: Any = None
         self.stream: Any = None
+        self._weights: Any = None  # compared in the first step
         self.sent_by_horovod: Counter[str] = Counter()
         self._names = {p: name for name, p in pairs}
         self._process_set = process_set
@@ -139,6 +143,9 @@ class BoundCompression:
         parameter = self._parameter_of(tensor)
         name = self._names[parameter]
         self._connect()
+        if self._weights is None and self.reducer is not None:
+            self._weights = WeightCheck(self.reducer, self.stream.scope, BROADCAST)
+            self._weights.announce(bytes_of(p) for p in self._names if p.requires_grad)
         if self._is_small(tensor):
             wire = on_host(tensor, _WIRE.get(tensor.dtype))
             self._count(wire.nbytes, wire.nbytes)
@@ -171,6 +178,7 @@ class BoundCompression:
         try:
             factor = token.factor(tensor, ctx.identity, self.reducer.size, ctx.what)
             fetch(ctx.handle, ctx.gradient, ctx.dtype, self.place)
+            self._weights.look()  # every rank has submitted this gradient, and its weights before
         except BaseException:
             watchdog.forget(self.reducer)
             raise

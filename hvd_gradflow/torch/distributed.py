@@ -126,6 +126,7 @@ def DistributedOptimizer(
                 importance=importance_of(optimizer),
                 second_moment=lambda p: second_moment_of(wrapped, p),
                 max_staleness=max_staleness,
+                clip_grad_norm=limit,
             )
     _graft(wrapped, exchange, limit)
     return wrapped
@@ -239,9 +240,12 @@ def synchronize(self: Any) -> None:
             del self._handles[group]
             self._handles.update(zip(group, handle, strict=True))
     staleness.refuse_missing(self)
-    self.gradflow.agree_on_sparse()
+    self.gradflow.agree()
     self.gradflow.look_for_changes()
-    _Stock.synchronize(self)
+    try:
+        _Stock.synchronize(self)
+    finally:
+        self.gradflow.let_change()  # what Horovod submitted by itself has its result now
 
 
 def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -15,10 +15,13 @@ from hvd_gradflow.errors import UnsupportedError
 from hvd_gradflow.frontend import watchdog
 from hvd_gradflow.frontend.delay import Delay
 from hvd_gradflow.frontend.sparse import key_of
+from hvd_gradflow.frontend.weights import WeightCheck
 from hvd_gradflow.torch import remarks, session, sparse
 from hvd_gradflow.torch.choice import Choice
 from hvd_gradflow.torch.tensors import (
+    BROADCAST,
     as_submitted,
+    bytes_of,
     current,
     fetch,
     lies_at,
@@ -53,6 +56,8 @@ class GradientExchange:
         Parameter to the optimizer's running second moment of its gradient, or None where there is none.
     max_staleness : int
         Steps between a gradient and its use.
+    clip_grad_norm : float or None
+        To what the optimizer clips reduced gradients; all ranks must alike.
 
     Attributes
     ----------
@@ -71,6 +76,7 @@ class GradientExchange:
         importance: str,
         second_moment: Callable[[torch.Tensor], Any],
         max_staleness: int = 0,
+        clip_grad_norm: float | None = None,
     ) -> None:
         by_name = dict(parameters)
         self.choice = choice
@@ -93,7 +99,9 @@ class GradientExchange:
             max_staleness=max_staleness,
             in_place=True,  # as Horovod does, which reduces a gradient where it lies
             place=self.place,
+            alike={"clip_grad_norm": clip_grad_norm},
         )
+        self._weights = WeightCheck(self.reducer, self.scope, BROADCAST)
         self.max_staleness = max_staleness
         self.applies = False
         self._delay: Delay[dict[torch.Tensor, Callable[..., Any]]] = Delay(max_staleness)
@@ -103,7 +111,7 @@ class GradientExchange:
         self.sent_by_horovod: Counter[str] = Counter()
         self._versions: dict[str, tuple[torch.Tensor, int]] = {}  # of gradients under way
         self._sparse: set[torch.Tensor] = set()
-        self._agreed = -1  # joins so far when the ranks last agreed on what is sparse
+        self._agreed = -1  # joins so far when the ranks last agreed on what follows from no gradient
         self._sequence: Counter[str] = Counter()
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
@@ -160,6 +168,10 @@ class GradientExchange:
         for name, (gradient, version) in self._versions.items():
             if gradient._version != version:
                 remarks.of_change(name)
+        self.let_change()
+
+    def let_change(self) -> None:
+        """Let the gradients change: nothing is under way, or will be told of it."""
         self._versions.clear()
 
     def end_step(self, waits: dict[torch.Tensor, Callable[..., Any]]) -> None:
@@ -189,7 +201,7 @@ class GradientExchange:
 
     def drop(self) -> None:
         """Wait for all that is under way, and forget it."""
-        self._versions.clear()
+        self.let_change()
         while (step := self._delay.take()) is not None:
             for wait in step.values():
                 wait()
@@ -202,15 +214,25 @@ class GradientExchange:
         values = parameter.new_zeros((0, *parameter.shape[1:]))
         return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
 
-    def agree_on_sparse(self) -> None:
-        """Learn which gradients are sparse on some rank: at the first step, and after a join. Collective.
+    def agree(self) -> None:
+        """Compare the weights, and learn which gradients are sparse on some rank. Collective.
 
-        A rank on which such a parameter had no gradient must take part in the allgather of the others. It
-        cannot know by itself: torch tells from a gradient only, not from a parameter.
+        At the first step, and at the first one after a join: some rank may have missed the ones before.
         """
         if self._agreed == session.joins(self.reducer):
             return
         self._agreed = session.joins(self.reducer)
+        self._weights.announce(bytes_of(p) for p in self.names)
+        if not self.max_staleness:  # with it there are no sparse ones
+            self._agree_on_sparse()
+        self._weights.look()
+
+    def _agree_on_sparse(self) -> None:
+        """Learn which gradients are sparse on some rank.
+
+        A rank on which such a parameter had no gradient must take part in the allgather of the others. It
+        cannot know by itself: torch tells from a gradient only, not from a parameter.
+        """
         flags = np.array([p in self._sparse or _is_sparse(p) for p in self.names], np.float32)
         total = self.reducer.allreduce(flags, f"{self.scope}/sparse", op="sum", codec="none")
         self._sparse.update(p for p, count in zip(self.names, np.asarray(total), strict=True) if count > 0)

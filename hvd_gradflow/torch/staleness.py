@@ -29,6 +29,7 @@ def synchronize(self: Any) -> None:
     for p in self._requires_update:
         if self._handles.get(p, (None, None))[0] is None:
             self._handles[p] = self._allreduce_grad_async(p)
+    self.gradflow.agree()
     waits = {p: handle for p, (handle, _) in self._handles.items()}
     self._handles.clear()
     for p in waits:

@@ -22,6 +22,7 @@ DTYPES = {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
 }
+BROADCAST = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
 _CODES = {dtype: CODES[name] for dtype, name in DTYPES.items()}
 
 
@@ -71,6 +72,12 @@ def on_host(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Ten
     A copy from a GPU is ordered after the work of the current stream, and finished on return.
     """
     return tensor.detach().to(device="cpu", dtype=dtype or tensor.dtype).resolve_neg().contiguous()
+
+
+def bytes_of(tensor: torch.Tensor) -> np.ndarray:
+    """Return the elements of a tensor in C order, as bytes; copied where it is not so on the host."""
+    flat = on_host(tensor).reshape(-1)
+    return flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)
 
 
 def host_view(tensor: torch.Tensor, dtype: torch.dtype) -> ArrayView:

@@ -5,7 +5,7 @@ import pytest
 from codec.conformance import FLOAT_MAX, CodecConformance, same_bits, values
 
 from hvd_gradflow import codec as codecs
-from hvd_gradflow.codec import wire
+from hvd_gradflow.codec import powersgd, wire
 from hvd_gradflow.codec.policy import as_policy
 from hvd_gradflow.codec.powersgd import PowerSgd
 from hvd_gradflow.errors import ConfigError, WireError
@@ -108,6 +108,24 @@ def test_spikes_and_extremes_stay_finite():
         residual = x.reshape(-1).copy()
         assert np.isfinite(CODEC.decode(CODEC.encode(x, residual=residual))).all()
         assert np.isfinite(residual).all()
+
+
+def test_a_short_payload_does_not_make_a_decoder_allocate_at_will(monkeypatch):
+    n = 2**20
+    body = np.zeros(2 * n + 6, np.float32)
+    body[:6] = np.frombuffer(np.array([n, n, 1], np.uint64).tobytes(), np.float32)  # rows, columns, rank
+    payload = wire.seal(CODEC.wire_id, body.tobytes(), count=n * n)  # 4 TiB in 8 MiB
+    with pytest.raises(WireError, match=rf"announces {n * n} elements, expected at most"):
+        CODEC.decode(payload)
+    with pytest.raises(WireError, match="expected 6"):
+        CODEC.decode_add(payload, np.zeros(6, np.float32))
+    monkeypatch.setattr(powersgd, "MOST_ELEMENTS_PER_BYTE", 10)
+    x = of_rank(1, (180, 181))
+    payload = codecs.get("powersgd").encode(x)
+    with pytest.raises(WireError, match=r"decode\(payload, out\)"):
+        CODEC.decode(payload)
+    assert relative(CODEC.decode(payload, np.empty(x.size, np.float32)), x) < 1e-5
+    assert relative(CODEC.decode_add(payload, x.copy()).ravel(), 2 * x) < 1e-5
 
 
 def test_small_matrices_and_vectors_go_whole():

@@ -47,7 +47,7 @@ def test_values_on_real_nodes(make_lab, slots, nodes):
         bytes_sent = [node["tx_bytes"] for node in lab.counters().values()]
     assert f"nodes {nodes}" in out
     assert "FAILED" not in out, out
-    assert out.count("OK ") == 47
+    assert out.count("OK ") == 49
     assert min(bytes_sent) > 1_000_000
 
 

@@ -37,7 +37,7 @@ from hvd_gradflow.errors import ConfigError, UnsupportedError
 
 @check
 def weights_equal_after_every_step():
-    for name in ("adaptive", "log4", "deadzone", "auto"):
+    for name in ("adaptive", "log4", "deadzone", "auto", "wavelet", "sign1", "topk", "powersgd"):
         model = network()
         model.compile(hvd.DistributedOptimizer(SGD(0.1), compression=getattr(Compression, name)), LOSS)
         x, y = data()

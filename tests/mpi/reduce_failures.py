@@ -7,14 +7,18 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
 from mpi4py import MPI
 
 from hvd_gradflow.codec import get
+from hvd_gradflow.codec.uniform import Int8
+from hvd_gradflow.control.guard import AccuracyGuard
 from hvd_gradflow.errors import GradflowError
 from hvd_gradflow.reduce import Reducer, TensorSpec, default_reducer
+from hvd_gradflow.reduce.layout import digest
 
 comm = MPI.COMM_WORLD
 case = sys.argv[1]
@@ -67,6 +71,16 @@ elif case.startswith("moments"):
 elif case == "staleness":
     stream = reducer.stream([TensorSpec("w", (5000,))], "int8", max_staleness=2 if culprit else 1)
     expect(lambda: stream.submit("w", np.ones(5000, np.float32)).wait())
+elif case == "clipping":
+    alike = {"clip_grad_norm": 1.0 if culprit else None}
+    stream = reducer.stream([TensorSpec("w", (5000,))], "int8", alike=alike)
+    expect(lambda: stream.submit("w", np.ones(5000, np.float32)).wait())
+elif case == "in place":
+    stream = reducer.stream([TensorSpec("w", (5000,))], "int8", in_place=culprit)
+    expect(lambda: stream.submit("w", np.ones(5000, np.float32)).wait())
+elif case == "guards":
+    guard = AccuracyGuard(get("deadzone", step=2.0 if culprit else 1.0), window=10 if culprit else 20)
+    expect(lambda: reducer.stream([TensorSpec("w", (5000,))], guard))
 elif case.startswith("versions"):
     # Four versions, of which three are queued while the culprit, which is stopped, announces none.
     stream = reducer.stream([TensorSpec("w", (5000,))], "int8", max_staleness=3)
@@ -177,6 +191,22 @@ elif case == "busy":
 elif case == "fine":
     reducer.close()
     print(f"RANK {rank} fine", flush=True)
+elif case == "unattended":
+    # Nobody waits for what is under way at the end, and the culprit is slow to decode it. Whoever leaves
+    # takes Horovod's MPI along, so nobody may while that goes on.
+    Int8.decode, decode = lambda *args: (time.sleep(1.0 if culprit else 0.0), decode(*args))[1], Int8.decode
+    name = next(f"w{i}" for i in range(100) if digest(f"w{i}") % 4096 % comm.size == 0)  # rank 0 sums it up
+    time.sleep(0.0 if culprit else 0.5)  # it has said that it closes before the others submit
+    handle = reducer.allreduce_async(ones, name, codec="int8")
+    closing = threading.Thread(target=reducer.close, kwargs={"quiet": True})
+    closing.start()
+    if culprit:
+        comm.recv(source=0)
+        print(f"RANK {rank} {'fine' if handle.done() else 'has work left'}", flush=True)
+    closing.join()
+    if rank == 0:
+        comm.send(None, dest=comm.size - 1)
+    comm.Barrier()
 elif case == "early":
     if not culprit:
         time.sleep(2)

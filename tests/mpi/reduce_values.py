@@ -176,6 +176,7 @@ def sparse_sums(r: Reducer) -> None:
         good &= np.array_equal(got, total) and same_everywhere(got)
     check("topk sums exactly what was sent", good)
     owing = np.sum(owed, axis=0) if r.node_count > 1 else np.zeros(n)
+    _near_the_largest_float(r)
     check("topk owes the rest", np.allclose(r.residual_state().get("sparse", 0), owing, atol=1e-6))
     # A stream of which every rank has the same gradients: as many arrive as one sends.
     codec, seen = get("topk", ratio=0.01, warmup_steps=3), []
@@ -185,6 +186,26 @@ def sparse_sums(r: Reducer) -> None:
         seen.append(np.count_nonzero(handle.wait()))
     expected = [math.ceil(codec.at_step(step).ratio * 1024) for step in range(5)]
     check("topk warms up", seen == (expected if r.node_count > 1 else [1024] * 5))
+
+
+def _near_the_largest_float(r: Reducer) -> None:
+    """What is owed grows until it is sent: the sum of finite values is finite, and infinity still shows."""
+    codec, most = get("topk", ratio=0.01), np.finfo(np.float32).max
+    x, good = np.full(1000, most, np.float32), True
+    for _ in range(3):
+        got = r.allreduce(x, "largest", codec=codec)
+        good &= bool(np.isfinite(got).all()) and same_everywhere(got)
+    check("topk stays finite", good and np.array_equal(got[got != 0], np.full(np.count_nonzero(got), most)))
+    stream = r.stream(
+        [TensorSpec("w", (300_000,), "float32", "dense")], codec, scope="in place", in_place=True
+    )
+    for step in range(3):  # nobody looks at its inputs
+        x = np.full(300_000, most, np.float32)
+        if step == 1 and comm.rank == comm.size - 1:
+            x[5] = np.inf
+        got = stream.submit("w", x).wait()
+        good &= bool(np.isfinite(got).all()) == (step != 1) and same_everywhere(got)
+    check("topk hides no infinity", good)
 
 
 with Reducer(comm) as reducer:

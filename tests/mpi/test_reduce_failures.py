@@ -33,7 +33,9 @@ def test_other_number_of_elements(per_node):
         )
 
 
-@pytest.mark.parametrize(("case", "words"), [("codec", "sent Int4("), ("op", "op or other factors")])
+@pytest.mark.parametrize(
+    ("case", "words"), [("codec", "sent codec int4, expected codec int8"), ("op", "op or other factors")]
+)
 def test_other_codec_or_op(case, words):
     run = fail(case, 3)
     assert "MismatchError: tensor 'w', step 0: ranks [2] sent" in run.stdout
@@ -48,6 +50,21 @@ def test_other_plan_is_named_before_data_moves():
 def test_other_staleness_is_named():
     words = "tensor 'w', step 0: ranks [2] sent max_staleness=2, expected max_staleness=1"
     assert words in fail("staleness", 3).stdout
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("clipping", "sent clip_grad_norm=1.0, expected clip_grad_norm=None"),
+        ("in place", "sent in_place=True, expected in_place=False"),
+        (
+            "guards",
+            "sent compression.codec.step=2.0, window=10, expected compression.codec.step=1.0, window=20",
+        ),
+    ],
+)
+def test_of_long_descriptions_what_differs_is_told(case, words):
+    assert f"tensor 'w', step 0: ranks [1] {words}\n" in fail(case, 2).stdout
 
 
 def test_queued_versions_end_in_the_error_too():
@@ -122,6 +139,11 @@ def test_configuration_must_be_equal():
 def test_peaceful_end(case):
     run = mpirun(3, [PROGRAM, case], timeout=60, env=SOON).check()
     assert run.stdout.count("fine") == 3
+
+
+def test_nobody_leaves_while_others_have_work_that_nobody_waits_for():
+    env = {**SOON, "GRADFLOW_RANKS_PER_NODE": "1", "GRADFLOW_BACKEND": "numpy"}
+    assert "RANK 1 fine" in mpirun(2, [PROGRAM, "unattended"], timeout=60, env=env).check().stdout
 
 
 def test_shared_memory_that_is_too_small(tmp_path):

@@ -26,7 +26,7 @@ def test_values(ranks, per_node):
     run = mpirun(ranks, [PROGRAM], timeout=150, env=env).check()
     assert f"nodes {LAYOUTS[ranks, per_node]}" in run.stdout
     assert "FAILED" not in run.stdout, run.stdout
-    assert run.stdout.count("OK ") == 47
+    assert run.stdout.count("OK ") == 49
 
 
 SMALLEST = {"GRADFLOW_WINDOW": "1", "GRADFLOW_SHM_SLOTS": "2", "GRADFLOW_CHUNK_KIB": "4"}
@@ -45,7 +45,7 @@ def test_values_under_other_settings(ranks, per_node, settings):
     env = {"GRADFLOW_RANKS_PER_NODE": str(per_node), **settings}
     run = mpirun(ranks, [PROGRAM], timeout=250, env=env).check()
     assert "FAILED" not in run.stdout, run.stdout
-    assert run.stdout.count("OK ") == 47
+    assert run.stdout.count("OK ") == 49
 
 
 @pytest.mark.parametrize(("ranks", "per_node"), [(2, 1), (3, 2)])

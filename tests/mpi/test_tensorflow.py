@@ -118,6 +118,14 @@ def test_staleness(mpirun, backend, names):
     [
         ("other_variables", "eager", {}, r"extra"),
         ("other_size", "graph", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
+        ("other_clipping", "graph", {}, r"'w'.*ranks \[1\] sent clip_norm=1.0, expected clip_norm=None"),
+        pytest.param(
+            "other_clipping_of_keras",
+            "eager",
+            {},
+            r"ranks \[1\] sent global_clipnorm=2.0, expected global_clipnorm=1.0",
+            marks=pytest.mark.slow,
+        ),
         ("never", "graph", {"GRADFLOW_SUBMIT_TIMEOUT": "4"}, r"ranks \[1\] have not submitted"),
         pytest.param(
             "stopped",

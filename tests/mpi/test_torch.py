@@ -95,6 +95,12 @@ def test_process_sets(mpirun, path):
         (["other_size", "5000"], "dropin", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
         (["other_size", "5000"], "stock", {}, r"'w'.*ranks \[1\] .*5018 elements.* 5017"),
         (["other_order"], "dropin", {}, r"'weight'.*ranks \[1\] .*2048 elements.* 4096"),
+        (
+            ["other_clipping"],
+            "dropin",
+            {},
+            r"ranks \[1\] sent clip_grad_norm=2.0, expected clip_grad_norm=1.0",
+        ),
         (["never"], "dropin", {"GRADFLOW_SUBMIT_TIMEOUT": "3"}, r"ranks \[1\] have not submitted"),
         (["stopped"], "stock", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
         (["ended"], "dropin", {}, r"PeerError: MPI was finalized: another rank has ended"),

@@ -15,11 +15,11 @@ from hvd_gradflow.tensorflow import Compression
 GRAPH = sys.argv[2] == "graph"
 
 
-def stepper(variables, compression=Compression.int8):
+def stepper(variables, compression=Compression.int8, **options):
     def step():
         with tf.GradientTape() as tape:
             loss = tf.add_n([tf.reduce_sum(v * v) for v in variables])
-        tape = hvd.DistributedGradientTape(tape, compression=compression)
+        tape = hvd.DistributedGradientTape(tape, compression=compression, **options)
         return tape.gradient(loss, variables)
 
     return tf.function(step) if GRAPH else step
@@ -33,6 +33,22 @@ def other_variables():
 
 def other_size():
     stepper([tf.Variable(tf.ones(5017 + hvd.rank()), name="w")])()
+
+
+def other_clipping():
+    stepper([tf.Variable(tf.ones((64, 64)), name="w")], clip_norm=1.0 if hvd.rank() else None)()
+
+
+def other_clipping_of_keras():
+    import keras
+
+    import hvd_gradflow.keras as hvd_keras
+
+    optimizer = hvd_keras.DistributedOptimizer(
+        keras.optimizers.SGD(0.1, global_clipnorm=1 + hvd.rank()), compression=Compression.int8
+    )
+    weight = keras.Variable(tf.ones((64, 64)), name="w")
+    optimizer.apply([tf.ones((64, 64))], [weight])
 
 
 def never():

@@ -31,7 +31,13 @@ ERROR = {
     "log4": 0.4,
     "adaptive": 0.4,
     "auto": 0.4,
+    "wavelet": 0.4,
+    # These leave most of a single gradient to error feedback.
+    "sign1": 1.0,
+    "topk": 1.1,
+    "powersgd": 1.1,
 }
+SPARING = ("wavelet", "sign1", "topk", "powersgd")
 
 
 def main(process_sets=None) -> None:

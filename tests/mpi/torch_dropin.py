@@ -24,6 +24,7 @@ from torch_common import (
 
 import hvd_gradflow.torch as hvd
 from hvd_gradflow.errors import GradflowError, UnsupportedError
+from hvd_gradflow.torch import remarks
 
 
 @check
@@ -46,6 +47,23 @@ def everything_of_horovod(path):
     model = nn.Linear(2, 2)
     wrapped = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1))
     assert type(wrapped).__module__ == "horovod.torch.optimizer" and isinstance(wrapped, torch.optim.SGD)
+
+
+@check
+def only_a_change_is_told(path):
+    """Not that Horovod has submitted a gradient by itself: of an unused parameter, or to reduce twice."""
+    remarks.said.clear()
+    model = nn.ModuleDict({"used": nn.Linear(40, 40), "unused": nn.Linear(40, 40)})
+    opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), "int8")
+    for _ in range(3):
+        for _ in range(2):
+            model["used"](torch.ones(1, 40)).sum().backward()
+            opt.synchronize()
+            opt.synchronize()
+        with opt.skip_synchronize():
+            opt.step()
+        opt.zero_grad()
+    assert "change" not in remarks.said, remarks.said
 
 
 @check

@@ -45,6 +45,12 @@ def other_order(hvd):
     train(hvd, models[0], opts[0])
 
 
+def other_clipping(hvd):
+    """Rank 1 would clip to something else, and its weights would go another way."""
+    model = nn.Linear(64, 64)
+    train(hvd, model, wrapped(hvd, model, clip_grad_norm=1.0 + hvd.rank()))
+
+
 def never(hvd):
     """Rank 1 takes no step."""
     model = nn.Linear(64, 64)

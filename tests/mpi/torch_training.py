@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch_common import (
     ERROR,
+    SPARING,
     check,
     clone,
     compare,
@@ -21,6 +22,8 @@ from torch_common import (
 )
 
 import hvd_gradflow.torch as ours
+from hvd_gradflow import events
+from hvd_gradflow.frontend import weights
 from hvd_gradflow.reduce import default_reducer
 
 
@@ -44,21 +47,27 @@ def every_codec(path):
 @check
 def error_feedback_makes_up(path):
     # A constant gradient: the mean of what is applied comes as near to it as one wants.
-    model = nn.Linear(64, 64, bias=False)
-    opt = distributed(path, model, torch.optim.SGD(model.parameters(), 1.0), "log4")
-    torch.manual_seed(stock.rank())
-    fixed = torch.randn(64, 64)
-    expected = expected_gradients(model, lambda: (model.weight * fixed).sum())["weight"]
-    start = model.weight.detach().clone()
-    steps = 40
-    for _ in range(steps):
-        opt.zero_grad()
-        (model.weight * fixed).sum().backward()
-        opt.step()
-    mean = (start - model.weight.detach()).double() / steps
-    assert (mean - expected).norm() < 0.03 * expected.norm(), float(
-        (mean - expected).norm() / expected.norm()
-    )
+    for codec, error in (
+        ("log4", 0.03),
+        ("wavelet", 0.03),
+        ("sign1", 0.15),
+        (ours.Compression.topk(ratio=0.2), 0.15),
+        (ours.Compression.powersgd(rank=8), 0.35),
+    ):
+        model = nn.Linear(64, 64, bias=False)
+        opt = distributed(path, model, torch.optim.SGD(model.parameters(), 1.0), codec)
+        torch.manual_seed(stock.rank())
+        fixed = torch.randn(64, 64)
+        expected = expected_gradients(model, lambda: (model.weight * fixed).sum())["weight"]  # noqa: B023
+        start = model.weight.detach().clone()
+        steps = 40
+        for _ in range(steps):
+            opt.zero_grad()
+            (model.weight * fixed).sum().backward()
+            opt.step()
+        mean = (start - model.weight.detach()).double() / steps
+        found = float((mean - expected).norm() / expected.norm())
+        assert found < error, (codec, found)
 
 
 class Shapes(nn.Module):
@@ -89,7 +98,7 @@ class Shapes(nn.Module):
 
 @check
 def shapes_strides_dtypes(path):
-    for name in ("none", "int8"):
+    for name in ("none", "int8", *SPARING):
         model = Shapes()
         kept = {n: (p.stride(), p.dtype) for n, p in model.named_parameters()}
         assert model.transposed.stride() == (1, 60) and not model.conv.weight.is_contiguous()
@@ -98,7 +107,7 @@ def shapes_strides_dtypes(path):
         model().backward()
         opt.synchronize()
         # Results are rounded to each parameter's own dtype: 2**-9 for bfloat16.
-        compare(model, expected, 3e-2 if name == "int8" else 4e-3)
+        compare(model, expected, 4e-3 if name == "none" else ERROR[name])
         for pname, p in model.named_parameters():
             assert (p.grad.stride(), p.grad.dtype) == kept[pname], pname
         if name == "none":
@@ -125,20 +134,22 @@ class Partial(nn.Module):
 
 @check
 def frozen_and_unused(path):
-    model = Partial()
-    opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.01), "int8")
-    for step in range(3):
-        layers = [i for i in range(8) if (i + stock.rank() + step) % 3]  # other ones on each rank and step
-        torch.manual_seed(stock.rank())
-        x = torch.randn(4, 48)
-        opt.zero_grad()
-        expected = expected_gradients(model, lambda: model.used(x, layers))  # noqa: B023
-        model.used(x, layers).backward()
-        opt.synchronize()
-        compare(model, expected, 3e-2 * (1 + step))
-        with opt.skip_synchronize():
-            opt.step()
-    same_weights(model)
+    for codec in ("int8", *SPARING):
+        model = Partial()
+        opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.01), codec)
+        for step in range(3):
+            layers = [i for i in range(8) if (i + stock.rank() + step) % 3]  # others on each rank and step
+            torch.manual_seed(stock.rank())
+            x = torch.randn(4, 48)
+            opt.zero_grad()
+            expected = expected_gradients(model, lambda: model.used(x, layers))  # noqa: B023
+            model.used(x, layers).backward()
+            opt.synchronize()
+            if codec == "int8" or not step:  # others owe more than a gradient after the first step
+                compare(model, expected, ERROR[codec] * (1 + step))
+            with opt.skip_synchronize():
+                opt.step()
+        same_weights(model)
 
 
 @check
@@ -179,7 +190,7 @@ def sum_predivide_groups(path):
         ({"groups": 2}, True),
         ({"groups": 2, "op": stock.Sum}, False),
     ):
-        for name in ("none", "int8"):
+        for name in ("none", "int8", *SPARING):
             model = small_network()
             opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), name, **options)
             expected = expected_gradients(model, loss_of(model, 0), average)
@@ -204,7 +215,7 @@ def sum_predivide_groups(path):
 @check
 def large_values(path):
     # 60000 on every rank: in 16 bits their sum is not finite, their average is.
-    for name in ("none", "fp16", "int8"):
+    for name in ("none", "fp16", "int8", *SPARING):
         model = nn.ParameterDict(
             {
                 "big16": nn.Parameter(torch.zeros(2000).half()),
@@ -218,7 +229,13 @@ def large_values(path):
         opt.synchronize()
         for key, p in model.items():
             assert torch.isfinite(p.grad).all(), (name, key)
-            assert torch.allclose(p.grad.float(), torch.full(p.shape, 60000.0), rtol=0.01)
+            sent = p.grad.float()[p.grad != 0]
+            # Of equal magnitudes in a bucket topk takes the first ones.
+            assert len(sent) == p.numel() or (name == "topk" and len(sent) in (0, 40)), (name, key, len(sent))
+            near = torch.allclose(
+                sent, torch.full(sent.shape, 60000.0), rtol=0.2 if name == "wavelet" else 0.01
+            )
+            assert near, (name, key, sent)
         with opt.skip_synchronize():
             opt.step()
     model = nn.ParameterDict(
@@ -246,6 +263,22 @@ def one_two_seventy_megabytes(path):
 
 
 @check
+def accumulated_and_encoded(path):
+    for codec in SPARING:
+        model = small_network()
+        opt = distributed(
+            path, model, torch.optim.SGD(model.parameters(), 0.05), codec, backward_passes_per_step=8
+        )
+        for micro in range(12):
+            loss_of(model, micro)().backward()
+            if micro in (7, 11):  # the end of an epoch comes early
+                opt.step()
+                opt.zero_grad()
+        same_weights(model)
+        assert all(torch.isfinite(p).all() for p in model.parameters()), codec
+
+
+@check
 def clipping_between(path):
     model = small_network()
     opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), "log4")
@@ -263,8 +296,14 @@ def clipping_between(path):
 @check
 def two_optimizers(path):
     # Equal parameter names, as in a GAN; used alternately, and both in one round.
+    for codec in ("int8", *SPARING):
+        two_optimizers_by(path, codec)
+
+
+def two_optimizers_by(path, codec):
+    torch.manual_seed(1)
     first, second = nn.Linear(64, 64), nn.Linear(64, 64)
-    opts = [distributed(path, m, torch.optim.SGD(m.parameters(), 0.1), "int8") for m in (first, second)]
+    opts = [distributed(path, m, torch.optim.SGD(m.parameters(), 0.1), codec) for m in (first, second)]
     for step in range(3):
         for model, opt in zip((first, second), opts, strict=True):
             torch.manual_seed(100 * step + stock.rank())
@@ -273,7 +312,8 @@ def two_optimizers(path):
             expected = expected_gradients(model, lambda: model(x).square().sum())  # noqa: B023
             model(x).square().sum().backward()
             opt.synchronize()
-            compare(model, expected, 0.03 * (1 + step))
+            if codec == "int8" or not step:
+                compare(model, expected, ERROR[codec] * (1 + step))
             with opt.skip_synchronize():
                 opt.step()
     if path == "stock":
@@ -292,8 +332,14 @@ def two_optimizers(path):
 @check
 def gradient_scaler(path):
     # An overflow on one rank: every rank skips the step, residuals stay finite, the next step is clean.
+    for codec in ("log4", *SPARING):
+        gradient_scaler_by(path, codec)
+
+
+def gradient_scaler_by(path, codec):
+    torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 40))
-    opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.01), "log4")
+    opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.01), codec)
     scaler = torch.amp.GradScaler("cpu", init_scale=65536.0, growth_interval=1000)
 
     def step():
@@ -362,8 +408,14 @@ def a_guard_raises_what_is_too_coarse(path):
 
 @check
 def residuals_survive(path):
+    for codec in ("log4", *SPARING):
+        residuals_survive_by(path, codec)
+
+
+def residuals_survive_by(path, codec):
+    torch.manual_seed(1)
     model = nn.Linear(64, 64)
-    opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), "log4")
+    opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), codec)
     torch.manual_seed(stock.rank())
     model(torch.randn(8, 64)).square().sum().backward()
     opt.step()
@@ -372,7 +424,7 @@ def residuals_survive(path):
     assert (float(state["weight"].norm()) > 0) == encoded()
     same_everywhere(state, "residuals")
     assert not any("residual" in key for key in opt.state_dict())
-    again = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), "log4")
+    again = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), codec)
     (again if path == "dropin" else again._compression).load_residual_state(
         {n: r.numpy() for n, r in state.items()}
     )
@@ -420,6 +472,36 @@ def adam_and_broadcast(path):
     loss_of(model, 9)().backward()
     opt.step()
     same_weights(model)
+
+
+@check
+def other_weights_are_told(path):
+    """A program that forgets to broadcast: rank 0 says so once, with the ranks and what to write."""
+    hvd = ours if path == "dropin" else stock
+    for broadcast in (True, False, False):
+        told = []
+        end = events.subscribe(lambda kind, fields: told.append(fields) if kind == "warning" else None)  # noqa: B023
+        model = small_network()
+        with torch.no_grad():
+            model[7].bias[0] += stock.rank()
+        if broadcast:
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+            weights._told.clear()
+        opt = distributed(path, model, torch.optim.SGD(model.parameters(), 0.1), "int8")
+        for step in range(2):
+            opt.zero_grad()
+            loss_of(model, step)().backward()
+            opt.step()
+        end()
+        said = [f["message"] for f in told if "have other weights" in f["message"]]
+        assert len(said) == (stock.rank() == 0 and not broadcast and bool(weights._told) and not FOUND), told
+        FOUND.extend(said)
+    if stock.rank() == 0:
+        assert f"ranks {[*range(1, stock.size())]} have other weights" in FOUND[0]
+        assert "hvd.broadcast_parameters(model.state_dict(), root_rank=0)" in FOUND[0]
+
+
+FOUND: list[str] = []
 
 
 @check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -28,6 +29,22 @@ def test_torch_tensors_in_and_out(reducer):
     out = torch.empty_like(x)
     assert reducer.allreduce(x.t().contiguous().t(), "x", codec="int8", out=out) is out
     assert torch.equal(out, x)
+
+
+def test_a_gradient_is_done_once_its_bucket_is_though_nobody_waited(reducer):
+    stream = reducer.stream([TensorSpec("a", (40,)), TensorSpec("b", (40,))], "int8")
+    handles = [stream.submit("b", np.ones(40, np.float32))]
+    assert not handles[0].done(), "it has not left"
+    handles.append(stream.submit("a", np.ones(40, np.float32)))
+    deadline = time.monotonic() + 20
+    while not all(h.done() for h in handles):
+        assert time.monotonic() < deadline, [h.done() for h in handles]
+        time.sleep(0.001)
+    assert all(np.array_equal(h.wait(), np.ones(40)) and h.done() for h in handles)
+    again = stream.submit("b", np.ones(40, np.float32))
+    assert not again.done(), "the next step is another"
+    stream.flush()
+    again.wait(20)
 
 
 def test_unknown_names_are_refused_with_the_list(reducer):
