@@ -12,8 +12,6 @@ from libcpp.vector cimport vector
 
 from comm_api cimport Aead, LocalHub, LocalTransport, PathState, Transport, UdpCounts, UdpTransport
 
-import time
-
 CONTROL, SCATTER, GATHER = 1, 2, 3
 
 
@@ -73,15 +71,14 @@ cdef class NativeTransport:
 
     def progress(self):
         """Send and receive what can be; True if anything moved."""
-        cdef double now = time.monotonic()
         cdef cbool moved
         with nogil:
-            moved = self.transport.progress(now)
+            moved = self.transport.progress()
         return moved
 
     def busy(self):
         """Whether it must be called again soon, though nobody waits for it."""
-        return self.transport.busy(time.monotonic())
+        return self.transport.busy()
 
     def close(self):
         """Let go of sockets and posted buffers."""

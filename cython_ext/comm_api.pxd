@@ -32,8 +32,8 @@ cdef extern from "comm/transport.hpp" namespace "gf" nogil:
         void post(int, int, uint8_t *, size_t) except +raise_transport
         cbool take(int, int, size_t *) except +raise_transport
         cbool take_control(int *, vector[uint8_t] *) except +raise_transport
-        cbool progress(double) except +raise_transport
-        cbool busy(double)
+        cbool progress() except +raise_transport
+        cbool busy()
         void close() except +raise_transport
 
 

@@ -50,8 +50,7 @@ std::string Aead::load(const std::string &path) {
     Library l;
     if (find(handle, "EVP_CIPHER_CTX_new", &l.context_new) &&
         find(handle, "EVP_CIPHER_CTX_free", &l.context_free) &&
-        find(handle, "EVP_aes_256_gcm", &l.aes_256_gcm) &&
-        find(handle, "EVP_CIPHER_CTX_ctrl", &l.control) &&
+        find(handle, "EVP_aes_256_gcm", &l.aes_256_gcm) && find(handle, "EVP_CIPHER_CTX_ctrl", &l.control) &&
         find(handle, "EVP_EncryptInit_ex", &l.encrypt_init) &&
         find(handle, "EVP_EncryptUpdate", &l.encrypt_update) &&
         find(handle, "EVP_EncryptFinal_ex", &l.encrypt_final) &&

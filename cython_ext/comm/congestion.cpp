@@ -8,12 +8,12 @@ namespace gf {
 namespace {
 constexpr double kHighGain = 2.885;  // 2 / ln 2: doubles the rate in each round trip
 constexpr double kGains[] = {1.25, 0.75, 1, 1, 1, 1, 1, 1};
-constexpr uint64_t kRounds = 10;       // that the maximum of the rate goes back
-constexpr double kRttLives = 10;       // seconds that a minimum is believed
-constexpr double kProbeRtt = 0.2;      // seconds in which the queue is let run empty
-constexpr double kFirstPackets = 32;   // under way before anything is known
-constexpr double kFirstRtt = 0.1;      // seconds, before anything is known
-constexpr double kMostMakeUp = 0.2;    // of the rate, for packets that are lost on the way
+constexpr uint64_t kRounds = 10;      // that the maximum of the rate goes back
+constexpr double kRttLives = 10;      // seconds that a minimum is believed
+constexpr double kProbeRtt = 0.2;     // seconds in which the queue is let run empty
+constexpr double kFirstPackets = 32;  // under way before anything is known
+constexpr double kFirstRtt = 0.1;     // seconds, before anything is known
+constexpr double kMostMakeUp = 0.2;   // of the rate, for packets that are lost on the way
 }  // namespace
 
 RateMark Congestion::mark(double time, bool nothing_under_way) {

@@ -29,8 +29,8 @@ class Congestion {
   void lost(double packets, size_t of);                // for the loss rate, which is only a measure
   void timeout();                                      // nothing was heard for long
 
-  double rate() const;      // bytes per second at which packets should leave
-  double window() const;    // bytes that may be under way
+  double rate() const;    // bytes per second at which packets should leave
+  double window() const;  // bytes that may be under way
   double bandwidth() const { return bandwidth_; }
   double min_rtt() const { return min_rtt_; }
   double rtt() const { return srtt_; }

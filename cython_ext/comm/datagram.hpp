@@ -51,13 +51,13 @@ struct ParityBody {
 // Followed by a bit for each data packet from `base`.
 struct AckBody {
   Kind kind = Kind::kAck;
-  uint8_t path = 0;         // whose data packets; an acknowledgement may travel on another one
-  uint16_t bitmap = 0;      // bytes of it
-  uint32_t base = 0;        // all below have arrived, or no longer matter
-  uint32_t largest = 0;     // number + 1 of the latest that arrived
-  uint32_t delay = 0;       // microseconds from its arrival
-  uint32_t recovered = 0;   // packets so far that were lost, and made from parity
-  uint32_t loss = 0;        // packets in a million that are lost in the other direction
+  uint8_t path = 0;        // whose data packets; an acknowledgement may travel on another one
+  uint16_t bitmap = 0;     // bytes of it
+  uint32_t base = 0;       // all below have arrived, or no longer matter
+  uint32_t largest = 0;    // number + 1 of the latest that arrived
+  uint32_t delay = 0;      // microseconds from its arrival
+  uint32_t recovered = 0;  // packets so far that were lost, and made from parity
+  uint32_t loss = 0;       // packets in a million that are lost in the other direction
 };
 struct PingBody {
   Kind kind = Kind::kPing;
@@ -70,10 +70,10 @@ static_assert(sizeof(DataBody) == 12 && sizeof(Frame) == 16 && sizeof(ParityBody
 static_assert(sizeof(AckBody) == 24 && sizeof(PingBody) == 16, "as documented");
 
 constexpr size_t kSealing = sizeof(PacketHeader) + Aead::kTag;
-constexpr size_t kIpUdp = 28;              // of IPv4 and UDP
-constexpr uint32_t kNumbers = 8192;        // data packets of one path under way at most
-constexpr uint32_t kKept = 512;            // of them, the last ones that a receiver keeps for parity
-constexpr size_t kMostBitmap = 1024;       // bytes
+constexpr size_t kIpUdp = 28;         // of IPv4 and UDP
+constexpr uint32_t kNumbers = 8192;   // data packets of one path under way at most
+constexpr uint32_t kKept = 512;       // of them, the last ones that a receiver keeps for parity
+constexpr size_t kMostBitmap = 1024;  // bytes
 
 // What follows from the largest IP packet.
 struct Sizes {
@@ -81,9 +81,7 @@ struct Sizes {
   size_t frames = 0;   // of a data packet: a symbol
   size_t segment = 0;  // bytes of a message in one packet
   explicit Sizes(size_t mtu)
-      : body(mtu - kIpUdp - kSealing),
-        frames(body - sizeof(DataBody)),
-        segment(frames - sizeof(Frame)) {}
+      : body(mtu - kIpUdp - kSealing), frames(body - sizeof(DataBody)), segment(frames - sizeof(Frame)) {}
 };
 
 inline void nonce_of(const PacketHeader &header, uint8_t *nonce) {

@@ -78,7 +78,7 @@ class Inbox {
     }
     return false;
   }
-  static constexpr uint32_t kMostControl = 4096;       // messages that wait for those before them
+  static constexpr uint32_t kMostControl = 4096;        // messages that wait for those before them
   static constexpr size_t kMostHeld = size_t{1} << 26;  // bytes of them
 
   Taken check(const Frame &frame, size_t left, std::string *why) const {

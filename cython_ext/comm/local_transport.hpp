@@ -64,7 +64,7 @@ class LocalTransport : public Transport {
     }
     return false;
   }
-  bool progress(double) override { return false; }
+  bool progress() override { return false; }
   void close() override { posted_.clear(); }
 
  private:

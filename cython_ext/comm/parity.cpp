@@ -77,7 +77,8 @@ bool ParityIn::possible(const ParityBody &body, std::string *why) {
 void ParityIn::add(const ParityBody &body, const uint8_t *symbol, size_t bytes) {
   Block *block = nullptr;
   for (Block &b : blocks_) {
-    if (b.body.first == body.first && b.body.k == body.k && b.body.m == body.m && b.symbol == bytes) block = &b;
+    if (b.body.first == body.first && b.body.k == body.k && b.body.m == body.m && b.symbol == bytes)
+      block = &b;
   }
   if (!block) {
     if (blocks_.size() >= kMostBlocks) blocks_.pop_front();

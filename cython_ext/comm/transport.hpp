@@ -41,11 +41,9 @@ class Transport {
   virtual bool take_control(int *peer, std::vector<uint8_t> *message) = 0;
 
   // Sends and receives what can be; true if anything moved.
-  virtual bool progress(double now) = 0;
+  virtual bool progress() = 0;
   // Whether it must be called again soon, though nobody waits for it.
-  virtual bool busy(double) const { return false; }
-  // Bytes that one message may have without a question to its receiver first.
-  virtual size_t eager_bytes(size_t configured) const { return configured; }
+  virtual bool busy() const { return false; }
   // Lets go of posted buffers; nothing else may be called afterwards, but `abandon`.
   virtual void close() = 0;
 };

@@ -7,10 +7,11 @@ namespace gf {
 namespace {
 constexpr uint32_t kMostReorder = 1000;
 constexpr double kTimeShare = 9.0 / 8;  // of a round trip, after which it is (6.1.2)
-constexpr double kGranularity = 1e-3;   // seconds by which clocks and the other side's patience blur a round trip
+constexpr double kGranularity =
+    1e-3;  // seconds by which clocks and the other side's patience blur a round trip
 constexpr double kFirstTimeout = 0.2, kMostTimeout = 2.0;
-constexpr double kBurst = 1e-3;         // seconds of sending that may be made up at once
-constexpr uint32_t kProbes = 4;         // packets that are sent again when nothing was heard
+constexpr double kBurst = 1e-3;  // seconds of sending that may be made up at once
+constexpr uint32_t kProbes = 4;  // packets that are sent again when nothing was heard
 }  // namespace
 
 bool PathOut::may_send(double now, double quantum_left) const {
@@ -89,7 +90,7 @@ bool PathOut::acknowledged(const AckBody &ack, const uint8_t *bitmap, double now
     if (n + 1 - largest_ < 0x80000000u) {
       largest_ = n + 1;
       largest_sent_ = s.time;
-      if (n + 1 == ack.largest) rtt = std::max(now - s.time - ack.delay * 1e-6, 1e-6);
+      if (n + 1 == ack.largest) rtt = std::max(now - s.time - ack.delay * 1e-6, 0.0);
     }
   };
   for (uint32_t n = oldest_; n != next_; ++n) {
@@ -195,8 +196,7 @@ void PathIn::forget_below(uint32_t oldest) {
 void PathIn::arrived(uint32_t number, double now) {
   if (bits_.empty()) bits_.assign(2 * kNumbers / 64, 0);
   if (number - largest_ < 0x80000000u) {
-    for (uint32_t n = largest_; n != number; ++n)
-      bits_[n / 64 % bits_.size()] &= ~(uint64_t{1} << n % 64);
+    for (uint32_t n = largest_; n != number; ++n) bits_[n / 64 % bits_.size()] &= ~(uint64_t{1} << n % 64);
     largest_ = number + 1;
     largest_time_ = now;
   }

@@ -40,20 +40,27 @@ class PathOut {
   // These are not lost before this time: parity for them is on its way.
   void hold(uint32_t first, uint32_t count, double until);
   bool idle() const { return open_ == 0; }
+  // Whether the last that was sent on it was taken for lost for want of any answer.
+  bool silent() const { return backoff_ > 0; }
+  void revive(double now) {
+    dead = false;
+    heard = now;
+    backoff_ = 0;
+  }
   uint32_t first_open() const;  // or next()
   double under_way() const { return under_way_; }
   Congestion &congestion() { return congestion_; }
   const Congestion &congestion() const { return congestion_; }
   const sockaddr_in &to() const { return to_; }
 
-  bool dead = false;        // nothing came back for long, while another path lives
-  double heard = 0;         // when something came last
-  double asked = 0;         // when a dead path was last tried
+  bool dead = false;  // nothing came back for long, while another path lives
+  double heard = 0;   // when something came last
+  double asked = 0;   // when a dead path was last tried
   uint64_t lost_packets = 0, sent_packets = 0;
   Kept kept;
   ParityOut parity;
-  double told_loss = 0;      // of the other direction, as the peer measures it
-  uint32_t covered = 0;      // packets below this one have had their parity
+  double told_loss = 0;  // of the other direction, as the peer measures it
+  uint32_t covered = 0;  // packets below this one have had their parity
 
  private:
   struct Sent {

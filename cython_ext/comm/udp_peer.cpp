@@ -5,12 +5,12 @@
 namespace gf {
 
 namespace {
-constexpr double kLossy = 0.002;       // a rate of loss from which parity is sent
-constexpr double kLull = 0.2e-3;       // seconds without anything to send, before the end is protected
-constexpr double kPatience = 1e-3;     // seconds that an acknowledgement waits for company, at most
+constexpr double kLossy = 0.002;    // a rate of loss from which parity is sent
+constexpr double kLull = 0.2e-3;    // seconds without anything to send, before the end is protected
+constexpr double kPatience = 1e-3;  // seconds that an acknowledgement waits for company, at most
 constexpr double kLeastPatience = 1e-4;
-constexpr double kDead = 2.0;          // seconds without an acknowledgement after which a path is given up
-constexpr double kAskDead = 1.0;       // seconds between two questions whether it lives again
+constexpr double kDead = 2.0;     // seconds without an acknowledgement after which a path is given up
+constexpr double kAskDead = 1.0;  // seconds between two questions whether it lives again
 }  // namespace
 
 UdpPeer::UdpPeer(UdpShared *shared, int rank, const std::vector<sockaddr_in> &paths)
@@ -182,9 +182,8 @@ bool UdpPeer::send_acks(double now) {
   bool any = false;
   for (size_t p = 0; p < in_.size(); ++p) {
     if (!in_[p].owes(now)) continue;
-    const size_t bytes =
-        in_[p].acknowledge(static_cast<int>(p), out_[p].congestion().loss(), now, body_.data(),
-                           shared_->sizes.body);
+    const size_t bytes = in_[p].acknowledge(static_cast<int>(p), out_[p].congestion().loss(), now,
+                                            body_.data(), shared_->sizes.body);
     any |= seal(living(p), body_.data(), bytes, now);
   }
   if (pong_) {
@@ -201,7 +200,7 @@ void UdpPeer::watch_paths(double now) {
   for (const PathOut &out : out_) alive += !out.dead;
   for (size_t p = 0; p < out_.size(); ++p) {
     PathOut &out = out_[p];
-    if (out.idle() && !out.dead) out.heard = now;
+    if (out.idle() && !out.silent() && !out.dead) out.heard = now;
     if (!out.dead && alive > 1 && now - out.heard > kDead) {
       out.dead = true;
       --alive;
@@ -229,9 +228,14 @@ bool UdpPeer::tick(double now) {
   shared_->counts.lost += lost_.size();
   again_.insert(again_.end(), lost_.begin(), lost_.end());
   lost_.clear();
+  // What a path did not answer for goes by another one, if there is one that answers.
+  for (bool silent : {false, true}) {
+    for (size_t p = 0; p < out_.size(); ++p) {
+      while (out_[p].silent() == silent && out_[p].may_send(now, 0) && send_data(p, now)) moved = true;
+    }
+  }
   for (size_t p = 0; p < out_.size(); ++p) {
     PathOut &out = out_[p];
-    while (out.may_send(now, 0) && send_data(p, now)) moved = true;
     if (again_.empty() && control_.empty() && bulk_.empty()) {
       if (quiet_since_ == 0) quiet_since_ = now;
       if (out.may_send(now, 0)) out.congestion().limited();
@@ -244,7 +248,7 @@ bool UdpPeer::tick(double now) {
   return moved;
 }
 
-bool UdpPeer::busy(double) const {
+bool UdpPeer::busy() const {
   if (!again_.empty() || !control_.empty() || !bulk_.empty() || pong_) return true;
   for (const PathOut &out : out_) {
     if (!out.idle() || out.parity.waiting()) return true;
@@ -259,8 +263,7 @@ void UdpPeer::farewell(double now) {
   for (size_t p = 0; p < in_.size(); ++p) {
     if (in_[p].largest() == 0) continue;
     for (int i = 0; i < 3; ++i) {
-      const size_t bytes =
-          in_[p].acknowledge(static_cast<int>(p), 0, now, body_.data(), shared_->sizes.body);
+      const size_t bytes = in_[p].acknowledge(static_cast<int>(p), 0, now, body_.data(), shared_->sizes.body);
       seal(living(p), body_.data(), bytes, now);
     }
   }
@@ -298,8 +301,7 @@ void UdpPeer::receive(const PacketHeader &header, const uint8_t *data, size_t by
       auto ping = read<PingBody>(plain_.data());
       if (ping.path >= out_.size()) refuse("a ping of path " + std::to_string(ping.path));
       if (ping.kind == Kind::kPong) {
-        out_[ping.path].dead = false;
-        out_[ping.path].heard = now;
+        out_[ping.path].revive(now);
       } else {
         ping.kind = Kind::kPong;
         pong_ = true;
@@ -352,7 +354,8 @@ void UdpPeer::take_parity(size_t path, const uint8_t *body, size_t bytes, double
   std::string why;
   if (!ParityIn::possible(head, &why)) refuse(why);
   PathIn &in = in_[path];
-  if (head.first - in.base() >= 0x80000000u && head.first + head.k - in.base() >= 0x80000000u) return;  // past
+  if (head.first - in.base() >= 0x80000000u && head.first + head.k - in.base() >= 0x80000000u)
+    return;  // past
   if (head.first + head.k - in.base() > 2 * kNumbers) return;
   in.parity.add(head, body + sizeof head, bytes - sizeof head);
   solve(path, now);

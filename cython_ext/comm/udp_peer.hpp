@@ -17,11 +17,11 @@ namespace gf {
 
 // Written by the transport's thread, read by any.
 struct UdpCounts {
-  std::atomic<uint64_t> datagrams{0}, bytes{0};  // sent, all headers counted
-  std::atomic<uint64_t> data{0}, lost{0};        // data packets sent; taken for lost
-  std::atomic<uint64_t> parity{0}, recovered{0}; // parity packets sent; packets made from what came of them
+  std::atomic<uint64_t> datagrams{0}, bytes{0};   // sent, all headers counted
+  std::atomic<uint64_t> data{0}, lost{0};         // data packets sent; taken for lost
+  std::atomic<uint64_t> parity{0}, recovered{0};  // parity packets sent; packets made from what came of them
   std::atomic<uint64_t> forged{0}, replayed{0}, malformed{0};  // datagrams that were dropped
-  std::atomic<uint64_t> dead_paths{0};           // times that a path was given up
+  std::atomic<uint64_t> dead_paths{0};                         // times that a path was given up
 };
 
 // What a peer needs of the transport.
@@ -51,7 +51,7 @@ class UdpPeer {
   void receive(const PacketHeader &header, const uint8_t *data, size_t bytes, double now);
   // Sends what may be sent now; true if anything was.
   bool tick(double now);
-  bool busy(double now) const;
+  bool busy() const;
   void farewell(double now);  // a last acknowledgement, since none can be asked for any more
 
   const std::vector<PathOut> &paths() const { return out_; }

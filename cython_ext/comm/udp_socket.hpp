@@ -37,12 +37,14 @@ class UdpSocket {
   bool flush(DatagramCounts *counts, std::string *error);
   bool pending() const { return !batch_.empty(); }
 
-  // Calls `take(data, bytes)` for each datagram that is there, some hundreds at most; whether any was.
-  template <class Take>
-  bool receive(Take &&take) {
+  // Calls `take(data, bytes)` for each datagram that is there, some hundreds at most, and before some of them
+  // `fetched()`; whether any was.
+  template <class Fetched, class Take>
+  bool receive(Fetched &&fetched, Take &&take) {
     bool any = false;
     for (int round = 0; round < 4; ++round) {
       const int n = fill();
+      if (n > 0) fetched();
       for (int i = 0; i < n; ++i) {
         const size_t bytes = arrived_[static_cast<size_t>(i)].bytes;
         const size_t piece = arrived_[static_cast<size_t>(i)].piece;

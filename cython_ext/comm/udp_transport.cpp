@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 
+#include "clock.hpp"
+
 namespace gf {
 
 UdpTransport::UdpTransport(int rank, uint32_t session, size_t mtu, bool parity) : shared_(mtu) {
@@ -63,30 +65,33 @@ bool UdpTransport::take_control(int *rank, std::vector<uint8_t> *message) {
   return false;
 }
 
-bool UdpTransport::progress(double now) {
+bool UdpTransport::progress() {
   if (closed_) return false;
-  now_ = now;
   bool moved = false;
   for (auto &socket : shared_.sockets) {
-    moved |= socket->receive([&](const uint8_t *data, size_t bytes) {
-      PacketHeader header;
-      if (bytes < sizeof header) {
-        ++shared_.counts.malformed;
-        return;
-      }
-      std::memcpy(&header, data, sizeof header);
-      const auto found = header.magic == PacketHeader::kMagic && header.version() == PacketHeader::kVersion &&
-                                 header.session == shared_.session
-                             ? peers_.find(header.source)
-                             : peers_.end();
-      if (found == peers_.end()) {
-        ++shared_.counts.malformed;
-        return;
-      }
-      found->second->receive(header, data, bytes, now);
-    });
+    // Looked at only now: a thread that stood still since would take a packet for older than it is.
+    moved |= socket->receive([&] { now_ = gf::now(); },
+                             [&](const uint8_t *data, size_t bytes) {
+                               PacketHeader header;
+                               if (bytes < sizeof header) {
+                                 ++shared_.counts.malformed;
+                                 return;
+                               }
+                               std::memcpy(&header, data, sizeof header);
+                               const auto found = header.magic == PacketHeader::kMagic &&
+                                                          header.version() == PacketHeader::kVersion &&
+                                                          header.session == shared_.session
+                                                      ? peers_.find(header.source)
+                                                      : peers_.end();
+                               if (found == peers_.end()) {
+                                 ++shared_.counts.malformed;
+                                 return;
+                               }
+                               found->second->receive(header, data, bytes, now_);
+                             });
   }
-  for (auto &entry : peers_) moved |= entry.second->tick(now);
+  now_ = gf::now();
+  for (auto &entry : peers_) moved |= entry.second->tick(now_);
   for (auto &socket : shared_.sockets) {
     std::string error;
     socket->flush(&shared_.sent, &error);
@@ -97,10 +102,10 @@ bool UdpTransport::progress(double now) {
   return moved;
 }
 
-bool UdpTransport::busy(double now) const {
+bool UdpTransport::busy() const {
   if (closed_) return false;
   for (const auto &entry : peers_) {
-    if (entry.second->busy(now)) return true;
+    if (entry.second->busy()) return true;
   }
   return false;
 }
@@ -108,10 +113,9 @@ bool UdpTransport::busy(double now) const {
 void UdpTransport::close() {
   if (closed_) return;
   closed_ = true;
-  double now = 0;
   for (auto &entry : peers_) {
     try {
-      entry.second->farewell(now);
+      entry.second->farewell(now_);
     } catch (const TransportError &) {  // it ends anyway
     }
   }

@@ -26,9 +26,8 @@ class UdpTransport : public Transport {
   void post(int peer, int channel, uint8_t *buffer, size_t capacity) override;
   bool take(int peer, int channel, size_t *bytes, double patience = 0) override;
   bool take_control(int *peer, std::vector<uint8_t> *message) override;
-  bool progress(double now) override;
-  bool busy(double now) const override;
-  size_t eager_bytes(size_t) const override { return kNoQuestion; }
+  bool progress() override;
+  bool busy() const override;
   void close() override;
 
   const UdpCounts &counts() const { return shared_.counts; }
@@ -40,7 +39,6 @@ class UdpTransport : public Transport {
   std::vector<PathState> paths(int peer) const;
 
  private:
-  static constexpr size_t kNoQuestion = size_t{1} << 30;
   UdpPeer &peer(int rank);
 
   UdpShared shared_;

@@ -34,9 +34,9 @@ void Control::send_to_others(Message kind, uint32_t a, uint64_t b, const std::ve
   }
 }
 
-bool Control::progress(double time) {
-  bool moved = routes_.inside->progress(time);
-  if (routes_.between != routes_.inside) moved |= routes_.between->progress(time);
+bool Control::progress() {
+  bool moved = routes_.inside->progress();
+  if (routes_.between != routes_.inside) moved |= routes_.between->progress();
   for (size_t i = 0; i < sends_.size();) {
     if (sends_[i]->by->done(sends_[i]->ticket)) {
       sends_.erase(sends_.begin() + static_cast<std::ptrdiff_t>(i));

@@ -29,7 +29,7 @@ class Control {
   void send(int peer, Message kind, uint32_t a, uint64_t b, const std::vector<uint8_t> &body = {});
   void send_to_others(Message kind, uint32_t a, uint64_t b, const std::vector<uint8_t> &body = {});
   // Takes in what has arrived and completes what was sent; true if anything happened.
-  bool progress(double time);
+  bool progress();
   bool sending() const { return !sends_.empty(); }
   // When something was last heard from a rank.
   double heard(int rank) const { return heard_[rank]; }

@@ -12,7 +12,6 @@ Domain::Domain(MPI_Comm comm, Transport *between, Topology topology, Options opt
     : mpi_(comm), topology_(std::move(topology)), options_(options), name_(std::move(name)), host_(host) {
   topology_.finish();
   routes_ = Routes{&mpi_, between ? between : &mpi_, &topology_};
-  options_.eager_bytes = routes_.between->eager_bytes(options_.eager_bytes);
   if (shared) shared_ = Shared(shared, topology_.local_size(), options_.slots, options_.chunk_bytes);
 }
 
@@ -58,8 +57,10 @@ void Domain::start() {
       control_.send(peer, Message::kCredit, direction, count);
     };
   };
-  scatter_.open(routes_.between, Transport::kScatter, options_.window, capacity_, peers, topology_.size, credit(0));
-  gather_.open(routes_.between, Transport::kGather, options_.window, capacity_, peers, topology_.size, credit(1));
+  scatter_.open(routes_.between, Transport::kScatter, options_.window, capacity_, peers, topology_.size,
+                credit(0));
+  gather_.open(routes_.between, Transport::kGather, options_.window, capacity_, peers, topology_.size,
+               credit(1));
   scatter_slots_.resize(static_cast<size_t>(topology_.size));
   scatter_counts_.assign(static_cast<size_t>(topology_.size), 0);
   kept_.resize(static_cast<size_t>(topology_.size));
@@ -375,7 +376,7 @@ bool Domain::progress(double time) {
   if (state == DomainState::kClosed) return false;
   bool moved = false;
   try {
-    moved = control_.progress(time);
+    moved = control_.progress();
     if (state == DomainState::kFailed || state == DomainState::kClosed) return moved;
     bool stepped = false;
     if (!running_.empty()) {

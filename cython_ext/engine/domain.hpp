@@ -257,7 +257,7 @@ class Domain {
   int reduce_node_ = 0;  // the next node whose payload the chunk being reduced waits for
   std::vector<std::vector<Energy>> reduce_energies_;  // by node
   uint64_t reduce_bytes_ = 0;
-  uint64_t reduce_missing_ = 0;  // nodes whose payload was given up
+  uint64_t reduce_missing_ = 0;                         // nodes whose payload was given up
   std::unordered_map<uint64_t, StepControl> controls_;  // by the unit's name
   std::unordered_set<uint64_t> forgotten_;              // among them, once they have ended here
   std::vector<uint8_t> codes_, lost_, payload_;         // of stepped and sparse ones; made when first needed

@@ -72,7 +72,7 @@ void Domain::end_submitted(const std::string &text) {
 bool Domain::active() const {
   if (state == DomainState::kFailed) return control_.sending() && now() - last_step_ < kFarewell;
   if (state == DomainState::kClosed) return false;
-  return ending_ || unfinished() || control_.sending() || routes_.between->busy(now());
+  return ending_ || unfinished() || control_.sending() || routes_.between->busy();
 }
 
 bool Domain::unfinished() const {

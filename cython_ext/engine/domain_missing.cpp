@@ -1,5 +1,5 @@
-// Payloads that may be given up (docs/architecture.md, "Deadlines"): the home of a chunk goes on without those that
-// others have overtaken, its result says whose they were, and who sent them owes what was in them.
+// Payloads that may be given up (docs/architecture.md, "Deadlines"): the home of a chunk goes on without
+// those that others have overtaken, its result says whose they were, and who sent them owes what was in them.
 #include <algorithm>
 #include <cstring>
 #include <limits>

@@ -91,7 +91,8 @@ int Engine::open(MPI_Comm comm, Transport *between, const Topology &topology, co
     std::lock_guard<std::mutex> hold(lock_);
     id = static_cast<int>(entries_.size());
     entries_.push_back(std::make_unique<Entry>());
-    entries_.back()->domain = std::make_unique<Domain>(comm, between, topology, options, shared, name, &host_);
+    entries_.back()->domain =
+        std::make_unique<Domain>(comm, between, topology, options, shared, name, &host_);
     commands_.push_back(
         {Command::kOpen, id, nullptr, {}, {}});  // under the same lock: it is never served unopened
   }

@@ -63,7 +63,7 @@ bool MpiTransport::take(int peer, int channel, size_t *bytes, double) {
   return true;
 }
 
-bool MpiTransport::progress(double) {
+bool MpiTransport::progress() {
   for (;;) {
     int there = 0;
     MPI_Message handle;

@@ -24,7 +24,7 @@ class MpiTransport : public Transport {
   void post(int peer, int channel, uint8_t *buffer, size_t capacity) override;
   bool take(int peer, int channel, size_t *bytes, double patience = 0) override;
   bool take_control(int *peer, std::vector<uint8_t> *message) override;
-  bool progress(double now) override;
+  bool progress() override;
   void close() override;
 
  private:

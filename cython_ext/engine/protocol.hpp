@@ -1,18 +1,14 @@
 // What the engine's processes say to each other, and the plain data they say it with.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "../comm/clock.hpp"
 #include "../gf_api.h"
 
 namespace gf {
-
-inline double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Flags of a unit.
 enum : uint32_t {

@@ -96,7 +96,8 @@ bool Window::front(int rank, Arrival *arrival, double patience) {
   const auto &buffer = peer.buffers[slot];
   DataHeader header;
   if (peer.bytes < sizeof header) {
-    throw TransportError{"a chunk of " + std::to_string(peer.bytes) + " bytes, which is less than its header"};
+    throw TransportError{"a chunk of " + std::to_string(peer.bytes) +
+                         " bytes, which is less than its header"};
   }
   std::memcpy(&header, buffer.get(), sizeof header);
   arrival->chunk = header.chunk;
@@ -109,7 +110,7 @@ bool Window::front(int rank, Arrival *arrival, double patience) {
   const size_t told = sizeof header + arrival->bytes + arrival->energy_count * sizeof(Energy);
   if (peer.bytes != told) {
     throw TransportError{"a chunk of " + std::to_string(peer.bytes) + " bytes whose header says " +
-                   std::to_string(told)};
+                         std::to_string(told)};
   }
   return true;
 }

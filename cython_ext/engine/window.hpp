@@ -13,7 +13,8 @@ namespace gf {
 
 class Worker;
 
-// Counts, of bytes handed to MPI (or to another transport) for ranks on other nodes; written by the engine's thread, read by any.
+// Counts, of bytes handed to MPI (or to another transport) for ranks on other nodes; written by the engine's
+// thread, read by any.
 struct Traffic {
   std::atomic<uint64_t> wire{0};          // as sent, headers and control messages counted
   std::atomic<uint64_t> uncompressed{0};  // what the same messages would have been without a codec

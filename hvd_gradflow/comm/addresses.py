@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-import fcntl
+import ctypes
 import ipaddress
 import socket
-import struct
 
 from hvd_gradflow.errors import ConfigError
 
-_SIOCGIFADDR, _SIOCGIFNETMASK = 0x8915, 0x891B  # linux/sockios.h
+
+class _SocketAddress(ctypes.Structure):  # struct sockaddr_in
+    _fields_ = [("family", ctypes.c_uint16), ("port", ctypes.c_uint16), ("address", ctypes.c_ubyte * 4)]
 
 
-def interfaces() -> dict[str, str]:
-    """Return the IPv4 address of each interface that has one, with its prefix length: ``10.0.0.2/24``."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                address, mask = (
-                    socket.inet_ntoa(fcntl.ioctl(s.fileno(), what, request)[20:24])
-                    for what in (_SIOCGIFADDR, _SIOCGIFNETMASK)
-                )
-            except OSError:  # it has none
-                continue
-            found[name] = str(ipaddress.IPv4Interface(f"{address}/{mask}"))
+class _Entry(ctypes.Structure):  # struct ifaddrs, getifaddrs(3)
+    pass
+
+
+_Entry._fields_ = [
+    ("next", ctypes.POINTER(_Entry)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.POINTER(_SocketAddress)),
+    ("mask", ctypes.POINTER(_SocketAddress)),
+]
+
+
+def interfaces() -> list[tuple[str, str]]:
+    """Return the IPv4 addresses of this machine: (interface, address with prefix length as ``10.0.0.2/24``)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_Entry)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        raise OSError(ctypes.get_errno(), "getifaddrs failed")
+    found, entry = [], first
+    try:
+        while entry:
+            e = entry.contents
+            if e.address and e.mask and e.address.contents.family == socket.AF_INET:
+                address, mask = (socket.inet_ntoa(bytes(a.contents.address)) for a in (e.address, e.mask))
+                found.append((e.name.decode(), str(ipaddress.IPv4Interface(f"{address}/{mask}"))))
+            entry = e.next
+    finally:
+        libc.freeifaddrs(first)
     return found
 
 
@@ -41,12 +57,12 @@ def chosen(names: str) -> list[str]:
     """
     known = interfaces()
     if not names.strip():
-        return [a for a in known.values() if not ipaddress.IPv4Interface(a).is_loopback]
+        return [a for _, a in known if not ipaddress.IPv4Interface(a).is_loopback]
     found = []
     for word in filter(None, (w.strip() for w in names.split(","))):
-        match = [a for name, a in known.items() if word in (name, a.split("/")[0])]
+        match = [a for name, a in known if word in (name, a.split("/")[0])]
         if not match:
-            there = ", ".join(f"{name} ({a.split('/')[0]})" for name, a in known.items())
+            there = ", ".join(f"{name} ({a.split('/')[0]})" for name, a in known)
             raise ConfigError(f"GRADFLOW_UDP_INTERFACES: {word!r} is not one of this machine's: {there}")
         found += match
     if len(found) > 16:

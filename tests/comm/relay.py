@@ -57,7 +57,7 @@ class Relay:
         while not self._stop:
             try:
                 datagram = self._in.recv(65536)
-            except (TimeoutError, socket.timeout):
+            except TimeoutError:
                 datagram = None
             now = time.monotonic()
             if datagram is not None:

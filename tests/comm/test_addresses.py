@@ -9,7 +9,7 @@ from hvd_gradflow.errors import ConfigError
 
 
 def test_this_machine_has_a_loopback():
-    assert addresses.interfaces()["lo"] == "127.0.0.1/8"
+    assert ("lo", "127.0.0.1/8") in addresses.interfaces()
     assert all(not a.startswith("127.") for a in addresses.chosen(""))
 
 

@@ -253,10 +253,9 @@ def test_a_peer_with_the_key_that_says_what_cannot_be_ends_it(pair, kind):
                 st.binary(min_size=1, max_size=60),
             ),
             st.builds(
-                lambda b, base, largest, bits: struct.pack(
-                    "<BBHIIIII", 3, 0, len(bits), base, largest, b, 0, 0
-                )
-                + bits,
+                lambda b, base, largest, bits: (
+                    struct.pack("<BBHIIIII", 3, 0, len(bits), base, largest, b, 0, 0) + bits
+                ),
                 st.integers(0, 2**32 - 1),
                 st.integers(0, 2**32 - 1),
                 st.integers(0, 2**32 - 1),
