@@ -78,8 +78,8 @@ class Config:
     )
     udp_interfaces: str = _setting(
         "",
-        "interfaces or addresses, comma-separated, one for each path (the n-th of one rank talks to the n-th of"
-        " another); empty: the addresses by which ranks reach each other",
+        "interfaces or addresses, comma-separated, one for each path (the n-th of one rank talks to the n-th"
+        " of another); empty: the addresses by which ranks reach each other",
         same=False,
     )
     udp_ports: str = _setting("", "ports to choose from, as 20000-20100; empty: any free one", same=False)
@@ -125,8 +125,8 @@ class Config:
             return replace(self, window=self.window or (64 if self.transport == "udp" else 16))
         if self.transport != "udp":
             raise ConfigError(
-                f"GRADFLOW_DEADLINE_MS={self.deadline_ms:g} with GRADFLOW_TRANSPORT={self.transport}: only udp"
-                " lets go of what is late"
+                f"GRADFLOW_DEADLINE_MS={self.deadline_ms:g} with GRADFLOW_TRANSPORT={self.transport}: only"
+                " udp lets go of what is late"
             )
         # Much is under way, in small pieces: so that little is late, and rooms for it are small.
         return replace(self, window=self.window or 1024, chunk_kib=min(self.chunk_kib, 32))

@@ -76,8 +76,18 @@ def test_with_options_changes_and_refuses():
     assert Config().with_options(window=2).window == 2
     with pytest.raises(ConfigError, match=r"unknown setting 'windows'; known: .*window"):
         Config().with_options(windows=2)
-    with pytest.raises(ConfigError, match="GRADFLOW_WINDOW=0"):
-        Config().with_options(window=0)
+    with pytest.raises(ConfigError, match="GRADFLOW_WINDOW=-1"):
+        Config().with_options(window=-1)
+
+
+def test_what_depends_on_the_transport():
+    assert Config().resolved().window == 16
+    assert Config(transport="udp").resolved().window == 64
+    late = Config(transport="udp", deadline_ms=20.0).resolved()
+    assert (late.window, late.chunk_kib) == (1024, 32)
+    assert Config(transport="udp", window=5).resolved().window == 5
+    with pytest.raises(ConfigError, match="GRADFLOW_DEADLINE_MS=20 with GRADFLOW_TRANSPORT=mpi: only udp"):
+        Config(deadline_ms=20.0).resolved()
 
 
 def test_what_ranks_must_agree_on_leaves_out_what_may_differ():

@@ -27,7 +27,7 @@ _Entry._fields_ = [
 
 
 def interfaces() -> list[tuple[str, str]]:
-    """Return the IPv4 addresses of this machine: (interface, address with prefix length as ``10.0.0.2/24``)."""
+    """Return the IPv4 addresses of this machine: (interface, address with prefix length)."""
     libc = ctypes.CDLL(None, use_errno=True)
     first = ctypes.POINTER(_Entry)()
     if libc.getifaddrs(ctypes.byref(first)) != 0:

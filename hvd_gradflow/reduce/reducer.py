@@ -85,7 +85,7 @@ class Reducer:
         if self.config.transport == "udp" and self.node_count > 1:
             if self.config.deadline_ms and self.node_count > MOST_NODES:
                 raise UnsupportedError(
-                    f"GRADFLOW_DEADLINE_MS: {self.node_count} nodes, and a result tells of {MOST_NODES} at most"
+                    f"GRADFLOW_DEADLINE_MS: {self.node_count} nodes, a result tells of at most {MOST_NODES}"
                 )
             self._link = udp.connect(
                 self.rank, self.nodes, MPI.Get_processor_name(), self.config, self.exchange
