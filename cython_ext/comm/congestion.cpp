@@ -17,7 +17,10 @@ constexpr double kMostMakeUp = 0.2;   // of the rate, for packets that are lost 
 }  // namespace
 
 RateMark Congestion::mark(double time, bool nothing_under_way) {
-  if (nothing_under_way) first_sent_ = delivered_time_ = time;
+  if (nothing_under_way) {
+    first_sent_ = delivered_time_ = time;
+    was_empty_ = true;
+  }
   return RateMark{delivered_, delivered_time_, first_sent_, limited_until_ > delivered_};
 }
 
@@ -51,9 +54,14 @@ void Congestion::acknowledged(double time, double rtt, double under_way) {
       srtt_ += (rtt - srtt_) / 8;
     }
     recent_rtt_ = recent_rtt_ == 0 ? rtt : std::min(rtt, recent_rtt_ + (rtt - recent_rtt_) / 4);
-    if (min_rtt_ == 0 || rtt <= min_rtt_) {
-      min_rtt_ = rtt;
+    window_min_ = window_min_ == 0 ? rtt : std::min(window_min_, rtt);
+    // A path on which nothing was under way for a moment had no queue of ours then, and need not be emptied.
+    const bool old = min_rtt_ > 0 && time - min_rtt_time_ > kRttLives;
+    if (min_rtt_ == 0 || rtt <= min_rtt_ || (old && was_empty_)) {
+      min_rtt_ = rtt <= min_rtt_ || min_rtt_ == 0 ? rtt : window_min_;
       min_rtt_time_ = time;
+      window_min_ = rtt;
+      was_empty_ = false;
     }
   }
   advance(time, under_way);

@@ -57,6 +57,8 @@ class Congestion {
   double full_ = 0;        // the rate at which it last grew by a quarter
   int stalled_ = 0;        // rounds since
   bool round_began_ = false, sample_limited_ = false;
+  double window_min_ = 0;   // smallest round trip since min_rtt_ was last believed anew
+  bool was_empty_ = false;  // and whether nothing was under way at some time since
   double min_rtt_ = 0, min_rtt_time_ = 0, srtt_ = 0, deviation_ = 0, recent_rtt_ = 0;
   int phase_ = 0;
   double phase_began_ = 0, probe_rtt_ends_ = 0;

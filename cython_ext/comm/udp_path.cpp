@@ -10,7 +10,7 @@ constexpr double kTimeShare = 9.0 / 8;  // of a round trip, after which it is (6
 constexpr double kGranularity =
     1e-3;  // seconds by which clocks and the other side's patience blur a round trip
 constexpr double kFirstTimeout = 0.2, kMostTimeout = 2.0;
-constexpr double kBurst = 1e-3;  // seconds of sending that may be made up at once
+constexpr double kBurst = 4e-3;  // seconds of sending that may be made up at once
 constexpr uint32_t kProbes = 4;  // packets that are sent again when nothing was heard
 }  // namespace
 
