@@ -54,6 +54,7 @@ class ByTransport:
                 break
         while t.take_control() is None:  # that all of it has come
             self._wait()
+        self._linger(0.1)
         return 0
 
     def _receive(self):
@@ -67,13 +68,15 @@ class ByTransport:
                 total = int(np.frombuffer(word[1], np.uint32)[0])
             self._wait()
         self.moved = time.monotonic()
-        ticket = t.send(0, native.CONTROL, np.zeros(1, np.uint8))
-        rest = time.monotonic() + 0.2  # the last word may have to be repeated
-        while time.monotonic() < rest or not t.done(ticket):
-            self._wait()
-            if time.monotonic() > rest + 20:
-                break
+        t.send(0, native.CONTROL, np.zeros(1, np.uint8))
+        self._linger(0.3)
         return size
+
+    def _linger(self, seconds):
+        """Go on for a while: the last word may have to be repeated, or acknowledged once more."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._wait()
 
     def _wait(self):
         if not self.transport.progress():
