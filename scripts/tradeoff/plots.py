@@ -15,8 +15,6 @@ from .tasks import Task
 STYLES = {
     "none": ("#000000", "*"),
     "fixed width": ("#56B4E9", "s"),
-    "log4": ("#CC79A7", "D"),
-    "sign1": ("#D55E00", "v"),
     "topk": ("#E69F00", "^"),
     "powersgd": ("#009E73", "o"),
     "deadzone": ("#0072B2", "o"),
@@ -24,9 +22,10 @@ STYLES = {
     "adaptive": ("#882255", "X"),
     "sparse gradients": ("#F0E442", "h"),
     "Horovod fp16": ("#555555", "s"),
+    "Horovod, sparse": ("#555555", "h"),
     "DDP PowerSGD hook": ("#555555", "o"),
 }
-WORST = 0.9  # of the reference: what is worse is drawn at the border, with its value
+WORST = 0.95  # of the reference: what is worse is drawn at the border, with its value
 # Where a point's text may stand, in points from it, nearest first; from FAR on a line leads there.
 DIRECTIONS = ((6, 5), (6, -5), (-6, 5), (-6, -5), (0, 8), (0, -8))
 PLACES = tuple((f * dx, f * dy) for f in (1, 1.8, 2.8, 4, 5.5) for dx, dy in DIRECTIONS)
@@ -60,6 +59,8 @@ def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
 
 
 def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     factor = task.metric.factor
     base = next(row for row in rows if row.setting.key == REFERENCE)
     low, high = factor * min(base.values), factor * max(base.values)
@@ -103,6 +104,9 @@ def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
             label=family if ours else f"{family} (peer)",
         )
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("kB a step and rank")
     axes.set_ylabel(f"{task.metric.name}, {task.metric.unit}{'' if task.sign > 0 else ' (less is up)'}")
     if task.sign < 0:
