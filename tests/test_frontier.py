@@ -8,7 +8,7 @@ import frontier
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tradeoff import analysis, journal, plots, report, settings, tasks
+from tradeoff import analysis, journal, launch, plots, report, settings, tasks
 from tradeoff.journal import Journal, Run
 
 FASHION, TEXT, MOVIELENS = tasks.TASKS
@@ -148,7 +148,7 @@ def test_settings_are_told_apart_and_fit_their_task():
     assert of_fashion == [
         "none",
         "log4",
-        *(f"deadzone-{r}" for r in ("32", "64", "64-entropy", "128-entropy")),
+        *(f"deadzone-{r}" for r in ("32", "64", "64-entropy", "70-entropy-small", "128-entropy")),
     ]
     of_movielens = [s.key for s in settings.chosen(["log4"], "coordinate", sparse=True)]
     assert of_movielens == ["none", "log4", "none-sparse", "log4-sparse"]
@@ -176,6 +176,28 @@ def test_horovod_gathers_rows_and_indices_of_sparse_gradients_uncompressed():
     dense = 2 * (16 * 64 + 64 + 64 + 1)
     tables = 2 * 3 * (8 + 4 * 8)  # of both, three rows on average: an index and eight numbers
     assert horovod.bytes_per_step(net) == 2 * 3 / 4 * dense + 3 * tables
+
+
+def test_other_variables_take_a_launch_of_their_own(tmp_path, monkeypatch):
+    started, file = [], Journal(tmp_path / "journal.jsonl")
+
+    def ranks(plan, watched, timeout, environment):
+        planned = json.loads(plan.read_text())["runs"]
+        started.append((environment, [Run(*run) for _, run in planned]))
+        for recipe, run in planned:
+            file.add(journal.DONE, Run(*run), recipe=recipe)
+
+    monkeypatch.setattr(launch, "_launch", ranks)
+    keys = ["none", "deadzone-70-entropy-small", "log4"]
+    recipes = {f"fashion/{key}": settings.BY_KEY[key].recipe("energy") for key in keys}
+    launch.trained(journal.in_order(keys, [0, 1], "fashion"), recipes, file, tmp_path, 1.0, print)
+    small = {"GRADFLOW_MIN_ELEMENTS": "1"}
+    assert started == [
+        ({}, [Run("fashion", key, seed) for seed in (0, 1) for key in ("none", "log4")]),
+        (small, [Run("fashion", "deadzone-70-entropy-small", seed) for seed in (0, 1)]),
+    ]
+    assert recipes["fashion/deadzone-70-entropy-small"]["environment"] == small  # so that --resume can tell
+    assert len(file.results(recipes)) == 6
 
 
 def test_what_a_build_lacks_is_said_and_what_it_has_can_be_made():

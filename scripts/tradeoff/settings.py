@@ -37,6 +37,8 @@ class Setting:
         held against `none-sparse`.
     only : {"", "energy", "coordinate"}
         The only kind of optimizer it is for.
+    environment : mapping
+        Variables that its ranks are started with.
     """
 
     key: str
@@ -48,6 +50,7 @@ class Setting:
     point: str = ""
     sparse: bool = False
     only: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reference(self) -> str:
@@ -58,6 +61,11 @@ class Setting:
         """The codec's options for an optimizer that weighs errors so ("energy" or "coordinate")."""
         chosen = self.coordinate if importance == "coordinate" else None
         return dict(self.options if chosen is None else chosen)
+
+    def recipe(self, importance: str) -> dict[str, Any]:
+        """What of a setting decides a run's result."""
+        more = {"environment": dict(self.environment)} if self.environment else {}
+        return {"options": self.options_for(importance), **more}
 
     def missing(self, importance: str) -> str | None:
         """Why this build cannot run it, in a sentence, or None."""
@@ -78,12 +86,22 @@ def _fixed(codec: str) -> Setting:
     return Setting(codec, "fixed width", OURS, codec, point=codec)
 
 
-def _deadzone(ratio: int, only: str = "", **options: Any) -> Setting:
+def _deadzone(ratio: int, only: str = "", small: bool = False, **options: Any) -> Setting:
     asked = {"target_ratio": ratio, **options}
     normalized = {"domain": "normalized", **asked}  # of what Adam and its like divide by
-    point = f"{ratio}x{''.join(f' {name}' for name in options)}"
-    name = "-".join(("deadzone", str(ratio), *options))
-    return Setting(name, "deadzone", OURS, "deadzone", asked, normalized, point=point, only=only)
+    words = (*options, *(["small"] if small else []))
+    environment = {"GRADFLOW_MIN_ELEMENTS": "1"} if small else {}
+    return Setting(
+        "-".join(("deadzone", str(ratio), *words)),
+        "deadzone",
+        OURS,
+        "deadzone",
+        asked,
+        normalized,
+        point=" ".join((f"{ratio}x", *words)),
+        only=only,
+        environment=environment,
+    )
 
 
 def _adaptive(ratio: int, only: str = "", **options: Any) -> Setting:
@@ -119,14 +137,17 @@ SETTINGS = (
         point="step 0.7",
         only="coordinate",
     ),
+    _deadzone(17, only="coordinate", entropy=True, small=True),
     _deadzone(20, only="coordinate", entropy=True),
     _deadzone(32),
     _deadzone(64),
     _deadzone(64, entropy=True),
+    _deadzone(70, only="energy", entropy=True, small=True),
     _deadzone(128, entropy=True),
     Setting("wavelet-32", "wavelet", OURS, "wavelet", {"target_ratio": 32}, point="32x"),
     _adaptive(8),
     _adaptive(20, only="coordinate", entropy=True),
+    _adaptive(40, only="coordinate", entropy=True),
     _adaptive(80, entropy=True),
     Setting("horovod-sparse", "Horovod, sparse", "horovod", "none", sparse=True),
     *map(_sparse, ("none", "int8", "log4")),
