@@ -46,7 +46,7 @@ def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
         _panel(axes, task, rows)
         _legend(figure, [axes], columns=4)
         _name(figure, axes, task, rows)
-        figure.savefig(folder / f"frontier-{task.key}.png", dpi=150)
+        figure.savefig(folder / f"frontier-{task.key}.png", dpi=110)
     if found:
         figure = Figure(figsize=(7.5 * len(found), 6.5), layout="constrained")
         panels = figure.subplots(1, len(found), squeeze=False)[0]
@@ -55,7 +55,7 @@ def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
         _legend(figure, panels, columns=7)
         for axes, (task, rows) in zip(panels, found.items(), strict=True):
             _name(figure, axes, task, rows)
-        figure.savefig(folder / "frontier.png", dpi=150)
+        figure.savefig(folder / "frontier.png", dpi=110)
 
 
 def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
