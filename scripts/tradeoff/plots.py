@@ -119,21 +119,31 @@ def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
 
 
 def _off_scale(axes: Any, task: Task, rows: Sequence[Row]) -> None:
-    """What is far worse than all others: an arrow at the lower border, with its name and value."""
-    for row in rows:  # the axis is to reach that far
-        axes.plot([row.bytes / 1e3], [axes.get_lines()[0].get_ydata()[0]], linestyle="none")
-    for i, row in enumerate(rows):
-        place = axes.transAxes.inverted().transform(axes.transData.transform((row.bytes / 1e3, 0)))[0]
-        axes.annotate(
-            f"{row.setting.key}: {task.metric.digits_of(row.mean)}",
-            (row.bytes / 1e3, 0.005),
-            xytext=(0, 16 + 11 * (i % 4)),
-            textcoords="offset points",
-            xycoords=("data", "axes fraction"),
-            fontsize=8,
-            ha="left" if place < 0.3 else "right" if place > 0.7 else "center",
-            arrowprops={"arrowstyle": "->", "color": "0.4", "shrinkA": 0},
-        )
+    """What is far worse than all others: a mark at the lower border, and a list where there is room."""
+    if not rows:
+        return
+    border = axes.get_xaxis_transform()
+    axes.plot(
+        [row.bytes / 1e3 for row in rows],
+        [0.012] * len(rows),
+        "v",
+        color="0.4",
+        transform=border,
+        markersize=6,
+    )
+    lines = [
+        f"{row.bytes / 1e3:.1f} kB: {task.metric.digits_of(row.mean)}, {row.setting.key}" for row in rows
+    ]
+    axes.text(
+        0.985,
+        0.02,
+        "\n".join(("off the scale (▼)", *lines)),
+        transform=axes.transAxes,
+        fontsize=8,
+        ha="right",
+        va="bottom",
+        bbox={"facecolor": "white", "edgecolor": "0.7", "alpha": 0.9},
+    )
 
 
 def _legend(figure: Any, panels: Sequence[Any], columns: int) -> None:

@@ -139,6 +139,7 @@ SETTINGS = (
     ),
     _deadzone(17, only="coordinate", entropy=True, small=True),
     _deadzone(20, only="coordinate", entropy=True),
+    _deadzone(42, only="coordinate", entropy=True, small=True),
     _deadzone(32),
     _deadzone(64),
     _deadzone(64, entropy=True),
