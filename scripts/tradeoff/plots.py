@@ -25,7 +25,7 @@ STYLES = {
     "Horovod, sparse": ("#555555", "h"),
     "DDP PowerSGD hook": ("#555555", "o"),
 }
-WORST = 0.95  # of the reference: what is worse is drawn at the border, with its value
+WORST = 0.94  # of the reference: what is worse is drawn at the border, with its value
 # Where a point's text may stand, in points from it, nearest first; from FAR on a line leads there.
 DIRECTIONS = ((6, 5), (6, -5), (-6, 5), (-6, -5), (0, 8), (0, -8))
 PLACES = tuple((f * dx, f * dy) for f in (1, 1.8, 2.8, 4, 5.5) for dx, dy in DIRECTIONS)
@@ -46,7 +46,7 @@ def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
         _panel(axes, task, rows)
         _legend(figure, [axes], columns=4)
         _name(figure, axes, task, rows)
-        figure.savefig(folder / f"frontier-{task.key}.png", dpi=110)
+        _save(figure, folder / f"frontier-{task.key}.png")
     if found:
         figure = Figure(figsize=(7.5 * len(found), 6.5), layout="constrained")
         panels = figure.subplots(1, len(found), squeeze=False)[0]
@@ -55,7 +55,16 @@ def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
         _legend(figure, panels, columns=7)
         for axes, (task, rows) in zip(panels, found.items(), strict=True):
             _name(figure, axes, task, rows)
-        figure.savefig(folder / "frontier.png", dpi=110)
+        _save(figure, folder / "frontier.png")
+
+
+def _save(figure: Any, path: Path) -> None:
+    from PIL import Image  # matplotlib needs it, too
+
+    figure.savefig(path, dpi=110)
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(128)  # half of the bytes, and no difference to be seen
+    few.save(path, optimize=True)
 
 
 def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
