@@ -158,7 +158,7 @@ BY_KEY = {setting.key: setting for setting in SETTINGS}
 # What everything else is held against; the latter where only a batch's rows of embeddings travel, which alone
 # makes fewer bytes.
 REFERENCES = REFERENCE, SPARSE_REFERENCE = "none", "none-sparse"
-QUICK = ("horovod-fp16", "ddp-powersgd-2", "log4", "deadzone-32", "wavelet-32", "adaptive-8")
+QUICK = ("ddp-powersgd-2", "log4", "deadzone-32", "wavelet-32", "adaptive-8")
 
 
 def chosen(words: Iterable[str], importance: str, sparse: bool) -> Iterator[Setting]:
