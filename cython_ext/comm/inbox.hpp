@@ -74,7 +74,7 @@ class Inbox {
   // Whether a message behind the first one has been whole since that time.
   static bool overtaken(const std::deque<Incoming> &messages, double time) {
     for (size_t i = 1; i < messages.size(); ++i) {
-      if (messages[i].whole()) return messages[i].since <= time;
+      if (messages[i].whole() && messages[i].since <= time) return true;
     }
     return false;
   }
@@ -102,7 +102,9 @@ class Inbox {
                std::to_string(source_);
         return Taken::kWrong;
       }
-      if (ahead >= kMostControl || (!known && held_ + frame.total > kMostHeld)) return Taken::kNotNow;
+      // The first one always has room: those behind it wait for it.
+      if (ahead >= kMostControl || (ahead > 0 && !known && held_ + frame.total > kMostHeld))
+        return Taken::kNotNow;
     } else {
       if (ahead >= posted_[channel].size()) return Taken::kNotNow;
       if (frame.total > posted_[channel][ahead].capacity) {
