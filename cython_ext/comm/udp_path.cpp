@@ -10,9 +10,9 @@ constexpr double kTimeShare = 9.0 / 8;  // of a round trip, after which it is (6
 constexpr double kGranularity =
     1e-3;  // seconds by which clocks and the other side's patience blur a round trip
 constexpr double kFirstTimeout = 0.2, kMostTimeout = 2.0;
-constexpr double kBurst = 1e-3;  // seconds of sending that may be made up at once
+constexpr double kBurst = 1e-3;       // seconds of sending that may be made up at once
 constexpr double kMostAhead = 10e-3;  // seconds, or a round trip, that what has left may delay the next
-constexpr uint32_t kProbes = 4;  // packets that are sent again when nothing was heard
+constexpr uint32_t kProbes = 4;       // packets that are sent again when nothing was heard
 }  // namespace
 
 bool PathOut::may_send(double now, double quantum_left) const {

@@ -126,7 +126,8 @@ bool UdpSocket::flush(DatagramCounts *counts, std::string *error) {
       *error = "a datagram of " + std::to_string(largest_) + " bytes is too long for a link on the way: " +
                "set GRADFLOW_UDP_MTU, on all ranks, to what it carries";
       return false;
-    } else if (datagrams[0] > 1 && segments_ && (errno == EINVAL || errno == EIO || errno == EOPNOTSUPP || errno == EMSGSIZE)) {
+    } else if (datagrams[0] > 1 && segments_ &&
+               (errno == EINVAL || errno == EIO || errno == EOPNOTSUPP || errno == EMSGSIZE)) {
       segments_ = false;  // this kernel or device does not cut
       continue;
     } else {  // the network is unreachable, a filter refuses: as if lost on the way

@@ -47,8 +47,7 @@ void Domain::owe_missed(const At &at, int peer, const Arrival &arrival) {
   decode(at, mine, topology_.rank, scratch_.data(), false);
   const auto *x = reinterpret_cast<const float *>(scratch_.data());
   if (!finite(at, x)) {  // nobody looked at the input, and without this part the result does not tell
-    if (at.run->unit->backup)
-      std::memcpy(owed, at.run->unit->backup + at.begin, at.count * sizeof(float));
+    if (at.run->unit->backup) std::memcpy(owed, at.run->unit->backup + at.begin, at.count * sizeof(float));
     return;
   }
   constexpr float kMost = std::numeric_limits<float>::max();
