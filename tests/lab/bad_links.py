@@ -69,7 +69,7 @@ def deadline():
 
 
 def infinite_parts():
-    """A part that is not finite leaves nothing in what is owed, though its result is finite if it is missed."""
+    """A part that is not finite leaves nothing in what is owed, also where it is missed and nobody sees it."""
     reducer = Reducer(comm)
     steps, ill = 200, 0
     mine = gradient(0)
