@@ -69,7 +69,7 @@ def deadline():
 
 
 def infinite_parts():
-    """A part that is not finite leaves nothing in what is owed, also where it is missed and nobody sees it."""
+    """A part that is not finite leaves nothing in what is owed, even if missed and not seen."""
     reducer = Reducer(comm)
     steps, ill = 200, 0
     mine = gradient(0)
