@@ -43,8 +43,8 @@ class Inbox {
 
   enum class Taken { kYes, kNotNow, kWrong };
   // Takes the frames of a packet that have a place; kYes if all have. One without must not hold up those that
-  // share its packet, perhaps each time that it is sent. What is wrong can only come from a peer with the key,
-  // and then nothing is taken: `why` says what.
+  // share its packet, perhaps each time that it is sent. What is wrong can only come from a peer with the
+  // key, and then nothing is taken: `why` says what.
   Taken accept(const uint8_t *frames, size_t bytes, double now, std::string *why) {
     Taken all = Taken::kYes;
     for (int pass = 0; pass < 2; ++pass) {
