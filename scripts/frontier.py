@@ -83,7 +83,8 @@ def listed() -> str:
         asked = " or ".join(
             dict.fromkeys(str(setting.options_for(kind)) for kind in ("energy", "coordinate"))
         )
-        lines.append(f"    {setting.key}: {setting.system} {setting.codec} {asked}")
+        more = "".join(f", {name}={value}" for name, value in setting.environment.items())
+        lines.append(f"    {setting.key}: {setting.system} {setting.codec} {asked}{more}")
     return "\n".join(lines)
 
 
@@ -138,7 +139,7 @@ def compared(
     recipes = {
         recipe_key(run): {
             **task.recipe(steps),
-            "options": settings.BY_KEY[run.setting].options_for(task.importance),
+            **settings.BY_KEY[run.setting].recipe(task.importance),
         }
         for run in in_order([s.key for s in usable], options.seeds[:1], task.key)
     }
@@ -165,7 +166,7 @@ def write_json(path: Path, found: dict, said: list) -> None:
         task.key: [
             {
                 "setting": row.setting.key,
-                "options": row.setting.options_for(task.importance),
+                **row.setting.recipe(task.importance),
                 "metric": task.metric.key,
                 "values": row.values,
                 "bytes_per_step": row.bytes,

@@ -268,8 +268,8 @@ def test_what_fails_costs_the_frontier_one_setting(tmp_path, small_fashion):
     from tradeoff.journal import Journal, in_order
 
     journal, task, said = Journal(tmp_path / "journal.jsonl"), tasks.BY_KEY["fashion"], []
-    runs = in_order(["none", "log4", "int8"], [0, 1], task.key)
-    recipes = {f"fashion/{key}": {**task.recipe(1), "options": {}} for key in ("none", "log4", "int8")}
+    runs = in_order(["none", "log4", "int4"], [0, 1], task.key)
+    recipes = {f"fashion/{key}": {**task.recipe(1), "options": {}} for key in ("none", "log4", "int4")}
     recipes["fashion/log4"]["batch_size"] = 4096  # more than there are samples
     launch.trained(runs, recipes, journal, small_fashion, 120, said.append)
     done = [run for run in runs if run.setting != "log4"]

@@ -53,7 +53,6 @@ void Congestion::acknowledged(double time, double rtt, double under_way) {
       deviation_ += (std::fabs(rtt - srtt_) - deviation_) / 4;
       srtt_ += (rtt - srtt_) / 8;
     }
-    recent_rtt_ = recent_rtt_ == 0 ? rtt : std::min(rtt, recent_rtt_ + (rtt - recent_rtt_) / 4);
     window_min_ = window_min_ == 0 ? rtt : std::min(window_min_, rtt);
     // A path on which nothing was under way for a moment had no queue of ours then, and need not be emptied.
     const bool old = min_rtt_ > 0 && time - min_rtt_time_ > kRttLives;
@@ -127,22 +126,20 @@ void Congestion::lost(double packets, size_t of) {
   }
 }
 
-void Congestion::timeout() { recent_rtt_ = 0; }
-
 double Congestion::rate() const {
   const double rtt = min_rtt_ > 0 ? min_rtt_ : kFirstRtt;
   if (bandwidth_ <= 0) return gain_ * kFirstPackets * packet_ / rtt;
   // What is lost although no queue has formed is lost on the way: the bottleneck's rate is as much higher.
   const bool queue = srtt_ > 1.25 * min_rtt_ + 2e-3;
   const double make_up = queue ? 1 : 1 / (1 - std::min(loss_, kMostMakeUp));
-  return std::max(gain_ * bandwidth_ * make_up, 4 * packet_ / std::max(rtt, 1e-3));
+  return std::max(gain_ * bandwidth_ * make_up, 4 * packet_ / std::max({rtt, srtt_, 1e-3}));
 }
 
 double Congestion::window() const {
   if (state_ == State::kProbeRtt) return 4 * packet_;
   if (bandwidth_ <= 0 || min_rtt_ <= 0) return kFirstPackets * packet_;
   const double quantum = std::min(std::max(rate() * 1e-3, 2 * packet_), 65536.0);
-  return std::max(window_gain_ * bdp() + 3 * quantum, kFirstPackets * packet_);
+  return std::max(window_gain_ * bdp() + 3 * quantum, 8 * packet_);
 }
 
 }  // namespace gf

@@ -27,7 +27,6 @@ class Congestion {
   void acknowledged(double time, double rtt, double under_way);
   void limited() { limited_until_ = delivered_ + 1; }  // all that there was is under way
   void lost(double packets, size_t of);                // for the loss rate, which is only a measure
-  void timeout();                                      // nothing was heard for long
 
   double rate() const;    // bytes per second at which packets should leave
   double window() const;  // bytes that may be under way
@@ -59,7 +58,7 @@ class Congestion {
   bool round_began_ = false, sample_limited_ = false;
   double window_min_ = 0;   // smallest round trip since min_rtt_ was last believed anew
   bool was_empty_ = false;  // and whether nothing was under way at some time since
-  double min_rtt_ = 0, min_rtt_time_ = 0, srtt_ = 0, deviation_ = 0, recent_rtt_ = 0;
+  double min_rtt_ = 0, min_rtt_time_ = 0, srtt_ = 0, deviation_ = 0;
   int phase_ = 0;
   double phase_began_ = 0, probe_rtt_ends_ = 0;
   double gain_ = 2.885, window_gain_ = 2.885;

@@ -42,21 +42,24 @@ class Inbox {
   }
 
   enum class Taken { kYes, kNotNow, kWrong };
-  // Whether all frames of a packet can be taken now, and then takes them. What is wrong can only come from a
-  // peer with the key: `why` says what.
+  // Takes the frames of a packet that have a place; kYes if all have. One without must not hold up those that
+  // share its packet, perhaps each time that it is sent. What is wrong can only come from a peer with the
+  // key, and then nothing is taken: `why` says what.
   Taken accept(const uint8_t *frames, size_t bytes, double now, std::string *why) {
+    Taken all = Taken::kYes;
     for (int pass = 0; pass < 2; ++pass) {
       for (size_t at = 0; at + sizeof(Frame) <= bytes;) {
         const auto frame = read<Frame>(frames + at);
         if (frame.channel == 0) break;
         at += sizeof(Frame);
         const Taken taken = check(frame, bytes - at, why);
-        if (taken != Taken::kYes) return taken;
-        if (pass == 1) put(frame, frames + at, now);
+        if (taken == Taken::kWrong) return taken;
+        if (taken == Taken::kNotNow) all = taken;
+        if (taken == Taken::kYes && pass == 1) put(frame, frames + at, now);
         at += frame.bytes;
       }
     }
-    return Taken::kYes;
+    return all;
   }
 
  private:
@@ -74,7 +77,7 @@ class Inbox {
   // Whether a message behind the first one has been whole since that time.
   static bool overtaken(const std::deque<Incoming> &messages, double time) {
     for (size_t i = 1; i < messages.size(); ++i) {
-      if (messages[i].whole()) return messages[i].since <= time;
+      if (messages[i].whole() && messages[i].since <= time) return true;
     }
     return false;
   }
@@ -102,7 +105,9 @@ class Inbox {
                std::to_string(source_);
         return Taken::kWrong;
       }
-      if (ahead >= kMostControl || (!known && held_ + frame.total > kMostHeld)) return Taken::kNotNow;
+      // The first one always has room: those behind it wait for it.
+      if (ahead >= kMostControl || (ahead > 0 && !known && held_ + frame.total > kMostHeld))
+        return Taken::kNotNow;
     } else {
       if (ahead >= posted_[channel].size()) return Taken::kNotNow;
       if (frame.total > posted_[channel][ahead].capacity) {

@@ -10,8 +10,9 @@ constexpr double kTimeShare = 9.0 / 8;  // of a round trip, after which it is (6
 constexpr double kGranularity =
     1e-3;  // seconds by which clocks and the other side's patience blur a round trip
 constexpr double kFirstTimeout = 0.2, kMostTimeout = 2.0;
-constexpr double kBurst = 4e-3;  // seconds of sending that may be made up at once
-constexpr uint32_t kProbes = 4;  // packets that are sent again when nothing was heard
+constexpr double kBurst = 4e-3;       // seconds of sending that may be made up at once
+constexpr double kMostAhead = 10e-3;  // seconds, or a round trip, that what has left may delay the next
+constexpr uint32_t kProbes = 4;       // packets that are sent again when nothing was heard
 }  // namespace
 
 bool PathOut::may_send(double now, double quantum_left) const {
@@ -22,6 +23,9 @@ bool PathOut::may_send(double now, double quantum_left) const {
 void PathOut::paced(double now, size_t bytes) {
   const double rate = congestion_.rate();
   next_time_ = std::max(next_time_, now - kBurst) + static_cast<double>(bytes) / rate;
+  // Acknowledgements do not wait for their time: of a direction in which little is sent, and whose rate is
+  // hardly known, they may take more than all of it.
+  next_time_ = std::min(next_time_, now + std::max(congestion_.rtt(), kMostAhead));
 }
 
 uint32_t PathOut::sent(double now, size_t bytes, std::vector<SegmentRef> *segments) {
@@ -152,7 +156,6 @@ void PathOut::watch(double now, Outbox *outbox, std::vector<SegmentRef> *lost) {
   if (now - std::max(last_progress_, at(first_open()).hold) < timeout()) return;
   ++backoff_;
   last_progress_ = now;
-  congestion_.timeout();
   uint32_t tried = 0;
   for (uint32_t n = oldest_; n != next_ && tried < kProbes; ++n) {
     if (!at(n).open) continue;

@@ -98,16 +98,19 @@ size_t UdpPeer::fill(uint8_t *frames, size_t room, std::vector<SegmentRef> *segm
   return used;
 }
 
+bool UdpPeer::room(size_t path) {
+  UdpSocket &socket = *shared_->sockets[path];
+  if (socket.room()) return true;
+  std::string error;
+  socket.flush(&shared_->sent, &error);
+  if (!error.empty()) refuse(error);
+  return socket.room() != nullptr;
+}
+
 bool UdpPeer::seal(size_t path, const uint8_t *body, size_t bytes, double now) {
+  if (!room(path)) return false;
   UdpSocket &socket = *shared_->sockets[path];
   uint8_t *to = socket.room();
-  if (!to) {
-    std::string error;
-    socket.flush(&shared_->sent, &error);
-    if (!error.empty()) refuse(error);
-    to = socket.room();
-    if (!to) return false;
-  }
   PathOut &out = out_[path];
   PacketHeader header;
   header.version_path = static_cast<uint8_t>(PacketHeader::kVersion << 4 | path);
@@ -126,12 +129,7 @@ bool UdpPeer::seal(size_t path, const uint8_t *body, size_t bytes, double now) {
 bool UdpPeer::send_data(size_t path, double now) {
   PathOut &out = out_[path];
   const bool keep = lossy(path);
-  if (!shared_->sockets[path]->room()) {  // full: nothing is numbered that cannot leave
-    std::string error;
-    shared_->sockets[path]->flush(&shared_->sent, &error);
-    if (!error.empty()) refuse(error);
-    if (!shared_->sockets[path]->room()) return false;
-  }
+  if (!room(path)) return false;  // nothing is numbered that cannot leave
   segments_.clear();
   const size_t used = fill(body_.data() + sizeof(DataBody), shared_->sizes.frames, &segments_);
   if (segments_.empty()) return false;
@@ -181,12 +179,12 @@ bool UdpPeer::send_parity(size_t path, double now) {
 bool UdpPeer::send_acks(double now) {
   bool any = false;
   for (size_t p = 0; p < in_.size(); ++p) {
-    if (!in_[p].owes(now)) continue;
+    if (!in_[p].owes(now) || !room(living(p))) continue;  // without room it stays owed
     const size_t bytes = in_[p].acknowledge(static_cast<int>(p), out_[p].congestion().loss(), now,
                                             body_.data(), shared_->sizes.body);
     any |= seal(living(p), body_.data(), bytes, now);
   }
-  if (pong_) {
+  if (pong_ && room(pong_path_)) {
     pong_ = false;
     std::memcpy(body_.data(), &pong_body_, sizeof pong_body_);
     any |= seal(pong_path_, body_.data(), sizeof pong_body_, now);

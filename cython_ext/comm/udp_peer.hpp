@@ -67,6 +67,7 @@ class UdpPeer {
   bool send_data(size_t path, double now);
   bool send_parity(size_t path, double now);
   void protect(size_t path, double now);
+  bool room(size_t path);  // for one more datagram, if need be once the batch has left
   bool seal(size_t path, const uint8_t *body, size_t bytes, double now);
   bool send_acks(double now);
   void watch_paths(double now);

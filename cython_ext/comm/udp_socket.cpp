@@ -47,6 +47,10 @@ std::string UdpSocket::open(const std::string &address, int port, size_t largest
   }
   enlarge(fd_, SO_RCVBUFFORCE, SO_RCVBUF);
   enlarge(fd_, SO_SNDBUFFORCE, SO_SNDBUF);
+  // Never in fragments, and whatever ICMP says of the way, which anybody can: too long is what the interface
+  // does not carry.
+  const int probe = IP_PMTUDISC_PROBE;
+  setsockopt(fd_, IPPROTO_IP, IP_MTU_DISCOVER, &probe, sizeof probe);
   const int one = 1;
   setsockopt(fd_, IPPROTO_UDP, UDP_GRO, &one, sizeof one);
   socklen_t size = sizeof at;
@@ -118,11 +122,13 @@ bool UdpSocket::flush(DatagramCounts *counts, std::string *error) {
       for (int i = 0; i < sent; ++i) gone += datagrams[i];
     } else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == EINTR) {
       return false;
-    } else if (errno == EMSGSIZE) {
+    } else if (errno == EMSGSIZE && datagrams[0] == 1) {
       *error = "a datagram of " + std::to_string(largest_) + " bytes is too long for a link on the way: " +
                "set GRADFLOW_UDP_MTU, on all ranks, to what it carries";
+      batch_.erase(batch_.begin());  // shorter ones may still tell the others why it ends
       return false;
-    } else if (datagrams[0] > 1 && segments_ && (errno == EINVAL || errno == EIO || errno == EOPNOTSUPP)) {
+    } else if (datagrams[0] > 1 && segments_ &&
+               (errno == EINVAL || errno == EIO || errno == EOPNOTSUPP || errno == EMSGSIZE)) {
       segments_ = false;  // this kernel or device does not cut
       continue;
     } else {  // the network is unreachable, a filter refuses: as if lost on the way

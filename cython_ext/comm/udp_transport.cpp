@@ -22,6 +22,8 @@ std::string UdpTransport::add_path(const std::string &address, int port) {
 std::string UdpTransport::add_peer(int rank, const std::vector<std::string> &addresses,
                                    const std::vector<int> &ports, const uint8_t *key_out,
                                    const uint8_t *key_in) {
+  // Under the same keys its counters, which are nonces, would begin anew.
+  if (peers_.count(rank)) return "rank " + std::to_string(rank) + " is a peer already";
   std::vector<sockaddr_in> paths;
   for (size_t p = 0; p < addresses.size() && p < shared_.sockets.size(); ++p) {
     sockaddr_in to{};

@@ -27,8 +27,11 @@ void Domain::fail(Failure kind, const std::string &text, bool tell) {
   error = text;
   if (tell) {
     const auto *p = reinterpret_cast<const uint8_t *>(text.data());
-    control_.send_to_others(Message::kFail, static_cast<uint32_t>(kind), 0,
-                            std::vector<uint8_t>(p, p + text.size()));
+    try {
+      control_.send_to_others(Message::kFail, static_cast<uint32_t>(kind), 0,
+                              std::vector<uint8_t>(p, p + text.size()));
+    } catch (const TransportError &) {  // they will miss this rank's heartbeats
+    }
   }
   settle_devices();  // whoever waits for a unit may free its memory
   last_step_ = now();

@@ -13,8 +13,8 @@ namespace {
 constexpr double kSmallest = 1.0 / 256, kLargest = 256;  // multiples of the root mean square
 constexpr double kFastest = 2;                           // change of a multiple from one step to the next
 constexpr double kBurst = 16;  // times what the inputs can amount to: that was owed since a spike
-// Of an energy from one step to the next: a lone spike must not silence the rest.
-constexpr double kRise = 16;
+// An energy rises so much at most from one step to the next: a lone spike must not silence the rest.
+constexpr double kLeap = 16;
 constexpr double kRecent = 0.2;  // weight of the last step in the mean of bytes
 // Up to so many nodes a sum of codes costs no more than a second encoding (measured; docs/codecs.md).
 constexpr int kExactNodes = 4;
@@ -70,9 +70,12 @@ void StepControl::agree(const Agreement &agreement, const gf_codec_spec &codec) 
     if (control_of(codec) == GF_CONTROL_STEP) multiple = asked();
     // The error of a fine uniform quantizer is step^2 / 12.
     if (control_of(codec) == GF_CONTROL_SIMILARITY) multiple = std::sqrt(12 * (1 - asked() * asked()));
-    // With the root mean square itself, payloads of a Laplace distribution have about a twelfth.
-    if (control_of(codec) == GF_CONTROL_RATIO)
-      multiple = limited(std::sqrt(asked() / 12), kSmallest, kLargest);
+    // With the root mean square itself, payloads of a Laplace distribution have about a twelfth. Bytes fall
+    // with the step, or with its square, by how heavy a gradient's tails are and what error feedback owes.
+    if (control_of(codec) == GF_CONTROL_RATIO) {
+      const double half = std::sqrt(asked() / 12);
+      multiple = limited(half * std::sqrt(half), kSmallest, kLargest);
+    }
     part_ = 0;
     tensors_.assign(agreement.ends.size(), Tensor{});
     for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -122,11 +125,16 @@ void StepControl::learn(const std::vector<Energy> &energies, uint64_t bytes, int
     const Energy &e = energies[i];
     const bool measured = std::isfinite(e.total);
     // Not of what arrived: under error feedback that comes in bursts, and a step that follows them swings.
-    const bool rising = measured && t.energy > 0 && e.gradient > kRise * t.energy;
+    const bool rising = measured && t.energy > 0 && e.gradient > kLeap * t.energy;
     if (rising) {
-      t.energy *= kRise;
-    } else if (e.gradient > 0 || !measured) {
-      t.energy = measured ? e.gradient : 0;
+      t.energy *= kLeap;
+    } else if (!measured) {
+      t.energy = 0;
+    } else if (e.gradient > 0) {
+      // A quarter of the way, in the logarithm: small batches' gradients differ in size from step to step,
+      // and steps that follow them send too little now and too much then. What falls far stays small.
+      const bool noise = t.energy > 0 && e.gradient * kLeap >= t.energy;
+      t.energy = noise ? t.energy * std::sqrt(std::sqrt(e.gradient / t.energy)) : e.gradient;
     }
     double factor = 1;
     if (control == GF_CONTROL_SIMILARITY && measured && !rising && e.gradient > 0) {

@@ -11,6 +11,7 @@ from hvd_gradflow.codec.importance import Importance
 from hvd_gradflow.codec.policy_base import Policy, Spec, codec_of
 from hvd_gradflow.codec.policy_candidates import candidates
 from hvd_gradflow.codec.policy_model import (
+    BUCKET_BYTES,
     elements,
     encoded_bytes,
     expected_error,
@@ -49,6 +50,7 @@ class Options:
     rounding: str = "nearest"
     seed: int = 0
     error_feedback: bool = True
+    entropy: bool = False
 
     def __post_init__(self) -> None:
         if self.target_ratio is not None and not 1.0 <= self.target_ratio < float("inf"):
@@ -71,7 +73,8 @@ class Options:
 
     def for_codecs(self) -> dict[str, Any]:
         """Return what is handed on to the codecs; their own default where nothing was asked for."""
-        options = {"rounding": self.rounding, "seed": self.seed, "error_feedback": self.error_feedback}
+        names = ("rounding", "seed", "error_feedback", "entropy")
+        options = {name: getattr(self, name) for name in names}
         return options if self.block is None else {**options, "block": self.block}
 
 
@@ -99,7 +102,7 @@ class AdaptivePolicy(Policy):
         Rounds before the first decision.
     margin : float
         With a budget: the part of the present error that a new table must save to be taken.
-    block, rounding, seed, error_feedback
+    block, rounding, seed, error_feedback, entropy
         Handed to the codecs; `block` None leaves each its own.
 
     Raises
@@ -249,9 +252,11 @@ class AdaptivePolicy(Policy):
         sizes = {name: plain_bytes(elements(s.shape), s.dtype) for name, s in self._specs.items()}
         total = sum(sizes.values())
         fixed = sum(size for name, size in sizes.items() if self._start[name] == "none")
-        fixed += 2 * message_bytes(fixed // 4)  # around payloads that are headed themselves
-        fixed += 2 * message_bytes(fixed // 4)  # their payloads have a header too
-        least = fixed + policy_budget.cheapest(self._choices())
+        if fixed:  # in a bucket of their own, whose payloads have headers
+            n = fixed // 4
+            fixed += BUCKET_BYTES + message_bytes(n) + encoded_bytes(self._codecs["none"], n) - 4 * n
+        choices = self._choices()
+        least = fixed + policy_budget.cheapest(choices) + (BUCKET_BYTES if choices else 0)
         if total and ratio * least > total:
             raise ConfigError(
                 f"adaptive: target_ratio {ratio:g} is out of reach: {len(sizes)} gradients of {total} bytes "
@@ -278,7 +283,7 @@ class AdaptivePolicy(Policy):
 
     def _within_budget(self) -> dict[str, str]:
         choices = self._choices()
-        chosen = policy_budget.allocate(choices, self._budget)
+        chosen = policy_budget.allocate_in_buckets(choices, self._budget, BUCKET_BYTES)
         if self._decisions:
             present = {
                 name: next(c for c in options if c.codec == self._table[name])

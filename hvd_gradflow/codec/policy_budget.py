@@ -57,6 +57,17 @@ def allocate(options: Mapping[str, Sequence[Choice]], budget: int) -> dict[str, 
     return best
 
 
+def allocate_in_buckets(
+    options: Mapping[str, Sequence[Choice]], budget: int, bucket_bytes: int
+) -> dict[str, Choice]:
+    """As :func:`allocate`, where each codec that is chosen takes `bucket_bytes` for a bucket of its own."""
+    buckets, chosen = 0, dict[str, Choice]()
+    while buckets < len({choice.codec for choice in chosen.values()}) or not buckets:
+        buckets += 1
+        chosen = allocate(options, budget - buckets * bucket_bytes)
+    return chosen
+
+
 class _Greedy:
     """Steps up the hulls of several tensors, the largest decrease of error per byte first.
 

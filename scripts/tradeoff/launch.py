@@ -17,6 +17,7 @@ from typing import Any
 from lab import running
 
 from .journal import FAILED, Journal, Run, recipe_key
+from .settings import BY_KEY
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 RANKS = 2
@@ -34,7 +35,9 @@ def trained(
     timeout: float,
     say: Callable[[str], None],
 ) -> None:
-    """Train these runs of one task, in this order, in as few launches as can be; results go to the journal.
+    """Train these runs of one task in as few launches as can be; results go to the journal.
+
+    They come in this order, but that those which take other variables are in launches of their own.
 
     Where a run fails, so do those of its setting that come after it; all others go on, in a new launch.
 
@@ -59,10 +62,12 @@ def trained(
     left = list(runs)
     while left:
         before = len(journal.events())
+        environment = BY_KEY[left[0].setting].environment
+        together = [run for run in left if BY_KEY[run.setting].environment == environment]
         with tempfile.TemporaryDirectory() as folder:
             plan = Path(folder) / "plan.json"
-            plan.write_text(json.dumps(_plan(left, recipes, journal, data)))
-            ended = _launch(plan, journal.path, timeout)
+            plan.write_text(json.dumps(_plan(together, recipes, journal, data)))
+            ended = _launch(plan, journal.path, timeout, environment)
         said = len(journal.events()) - before
         if not said:
             raise LaunchError(f"{left[0].task}: nothing was trained: {ended or 'see above'}")
@@ -74,7 +79,7 @@ def trained(
         done = set(journal.results(recipes))
         settings = {run.setting for run in failed}
         left = [run for run in left if run not in done and run.setting not in settings]
-        if left and not failed:
+        if not failed and not done.issuperset(together):
             raise LaunchError(f"{left[0].task}: it ended early: {ended or 'exit code 0'}")
 
 
@@ -89,14 +94,14 @@ def _plan(
     }
 
 
-def _launch(plan: Path, watched: Path, timeout: float) -> str | None:
+def _launch(plan: Path, watched: Path, timeout: float, more: Mapping[str, str]) -> str | None:
     """Start the ranks and wait for their end, or until the journal did not grow for `timeout` seconds.
 
     Returns why they ended, or None where all went well.
     """
     mark = uuid.uuid4().hex
     words = [str(SCRIPTS / "launch.sh"), str(RANKS), sys.executable, str(SCRIPTS / "frontier.py")]
-    environment = {**os.environ, running.MARK: mark, "GRADFLOW_RANKS_PER_NODE": "1"}
+    environment = {**os.environ, running.MARK: mark, "GRADFLOW_RANKS_PER_NODE": "1", **more}
     # Who is asked to end takes the ranks with it: they are in a session of their own.
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     process = subprocess.Popen(

@@ -15,8 +15,6 @@ from .tasks import Task
 STYLES = {
     "none": ("#000000", "*"),
     "fixed width": ("#56B4E9", "s"),
-    "log4": ("#CC79A7", "D"),
-    "sign1": ("#D55E00", "v"),
     "topk": ("#E69F00", "^"),
     "powersgd": ("#009E73", "o"),
     "deadzone": ("#0072B2", "o"),
@@ -24,9 +22,10 @@ STYLES = {
     "adaptive": ("#882255", "X"),
     "sparse gradients": ("#F0E442", "h"),
     "Horovod fp16": ("#555555", "s"),
+    "Horovod, sparse": ("#555555", "h"),
     "DDP PowerSGD hook": ("#555555", "o"),
 }
-WORST = 0.9  # of the reference: what is worse is drawn at the border, with its value
+WORST = 0.94  # of the reference: what is worse is drawn at the border, with its value
 # Where a point's text may stand, in points from it, nearest first; from FAR on a line leads there.
 DIRECTIONS = ((6, 5), (6, -5), (-6, 5), (-6, -5), (0, 8), (0, -8))
 PLACES = tuple((f * dx, f * dy) for f in (1, 1.8, 2.8, 4, 5.5) for dx, dy in DIRECTIONS)
@@ -47,7 +46,7 @@ def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
         _panel(axes, task, rows)
         _legend(figure, [axes], columns=4)
         _name(figure, axes, task, rows)
-        figure.savefig(folder / f"frontier-{task.key}.png", dpi=150)
+        _save(figure, folder / f"frontier-{task.key}.png")
     if found:
         figure = Figure(figsize=(7.5 * len(found), 6.5), layout="constrained")
         panels = figure.subplots(1, len(found), squeeze=False)[0]
@@ -56,10 +55,21 @@ def write(folder: Path, found: Mapping[Task, Sequence[Row]]) -> None:
         _legend(figure, panels, columns=7)
         for axes, (task, rows) in zip(panels, found.items(), strict=True):
             _name(figure, axes, task, rows)
-        figure.savefig(folder / "frontier.png", dpi=150)
+        _save(figure, folder / "frontier.png")
+
+
+def _save(figure: Any, path: Path) -> None:
+    from PIL import Image  # matplotlib needs it, too
+
+    figure.savefig(path, dpi=110)
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(128)  # half of the bytes, and no difference to be seen
+    few.save(path, optimize=True)
 
 
 def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     factor = task.metric.factor
     base = next(row for row in rows if row.setting.key == REFERENCE)
     low, high = factor * min(base.values), factor * max(base.values)
@@ -103,6 +113,9 @@ def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
             label=family if ours else f"{family} (peer)",
         )
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("kB a step and rank")
     axes.set_ylabel(f"{task.metric.name}, {task.metric.unit}{'' if task.sign > 0 else ' (less is up)'}")
     if task.sign < 0:
@@ -115,21 +128,31 @@ def _panel(axes: Any, task: Task, rows: Sequence[Row]) -> None:
 
 
 def _off_scale(axes: Any, task: Task, rows: Sequence[Row]) -> None:
-    """What is far worse than all others: an arrow at the lower border, with its name and value."""
-    for row in rows:  # the axis is to reach that far
-        axes.plot([row.bytes / 1e3], [axes.get_lines()[0].get_ydata()[0]], linestyle="none")
-    for i, row in enumerate(rows):
-        place = axes.transAxes.inverted().transform(axes.transData.transform((row.bytes / 1e3, 0)))[0]
-        axes.annotate(
-            f"{row.setting.key}: {task.metric.digits_of(row.mean)}",
-            (row.bytes / 1e3, 0.005),
-            xytext=(0, 16 + 11 * (i % 4)),
-            textcoords="offset points",
-            xycoords=("data", "axes fraction"),
-            fontsize=8,
-            ha="left" if place < 0.3 else "right" if place > 0.7 else "center",
-            arrowprops={"arrowstyle": "->", "color": "0.4", "shrinkA": 0},
-        )
+    """What is far worse than all others: a mark at the lower border, and a list where there is room."""
+    if not rows:
+        return
+    border = axes.get_xaxis_transform()
+    axes.plot(
+        [row.bytes / 1e3 for row in rows],
+        [0.012] * len(rows),
+        "v",
+        color="0.4",
+        transform=border,
+        markersize=6,
+    )
+    lines = [
+        f"{row.bytes / 1e3:.1f} kB: {task.metric.digits_of(row.mean)}, {row.setting.key}" for row in rows
+    ]
+    axes.text(
+        0.985,
+        0.02,
+        "\n".join(("off the scale (▼)", *lines)),
+        transform=axes.transAxes,
+        fontsize=8,
+        ha="right",
+        va="bottom",
+        bbox={"facecolor": "white", "edgecolor": "0.7", "alpha": 0.9},
+    )
 
 
 def _legend(figure: Any, panels: Sequence[Any], columns: int) -> None:

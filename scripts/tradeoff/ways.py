@@ -9,6 +9,7 @@ gradients and do not count.
 from __future__ import annotations
 
 import argparse
+from statistics import mean
 from typing import Any
 
 import torch
@@ -58,9 +59,28 @@ class ByHorovod(Way):
     def _compression_of(self, model: torch.nn.Module) -> Any:
         return self.compression()
 
+    def optimizer(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> torch.optim.Optimizer:
+        self.watch(model)
+        return super().optimizer(optimizer, model)
+
+    def watch(self, model: torch.nn.Module) -> None:
+        """Count from now on what is sent of sparse gradients."""
+        self.gathered: dict[torch.nn.Parameter, list[int]] = {}
+        for p in model.parameters():
+            p.register_hook(lambda gradient, p=p: self._see(p, gradient))
+
+    def _see(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+        """Count what Horovod hands to an allgather of a sparse gradient: indices and values, uncompressed."""
+        if gradient.is_sparse:
+            parts = (gradient._indices(), gradient._values())  # as they are: with rows that occur twice
+            size = sum(part.numel() * part.element_size() for part in parts)
+            self.gathered.setdefault(parameter, []).append(size)
+
     def bytes_per_step(self, model: torch.nn.Module) -> float:
         width = {"none": 4, "fp16": 2}[self.options.compression]
-        return self._of_a_ring(sum(width * p.numel() for p in model.parameters()))
+        dense = sum(width * p.numel() for p in model.parameters() if p not in self.gathered)
+        # In a ring, a rank passes on the parts of all ranks but one.
+        return self._of_a_ring(dense) + (self.size - 1) * sum(map(mean, self.gathered.values()))
 
     def close(self) -> None:
         pass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from hvd_gradflow.codec.policy import AdaptivePolicy
-from hvd_gradflow.codec.policy_model import elements, encoded_bytes, plain_bytes
+from hvd_gradflow.codec.policy_model import BUCKET_BYTES, elements, encoded_bytes, message_bytes, plain_bytes
 from hvd_gradflow.errors import ConfigError
 
 
@@ -56,12 +56,14 @@ def after(policy, rounds, **kwargs):
 
 
 def wire_ratio(table, specs=SPECS):
+    """With all that is around payloads; what goes uncompressed shares a payload."""
     sizes = {s.name: plain_bytes(elements(s.shape), s.dtype) for s in specs}
     sent = [
         sizes[s.name] if table[s.name].name == "none" else encoded_bytes(table[s.name], elements(s.shape))
         for s in specs
     ]
-    return sum(sizes.values()) / sum(sent)
+    around = [message_bytes(elements(s.shape)) for s in specs if table[s.name].name != "none"]
+    return sum(sizes.values()) / (sum(sent) + sum(around) + len(set(table.values())) * BUCKET_BYTES)
 
 
 def test_start_by_kind():
@@ -154,6 +156,18 @@ def test_the_budget_is_held_from_the_start_and_at_every_decision(ratio):
         assert wire_ratio(table) >= ratio
 
 
+def test_what_is_around_many_small_buckets_counts_in_the_budget():
+    specs = [Spec(f"w{i}", (64, 64)) for i in range(12)]
+    policy = AdaptivePolicy(target_ratio=40, window=1, warmup=1)
+    table = policy.start(specs, "energy", min_elements=1024)
+    rng, most = random.Random(3), 0
+    for _ in range(40):
+        table = policy.update({s.name: (10 ** rng.uniform(-4, 4), rng.random()) for s in specs}) or table
+        assert wire_ratio(table, specs) >= 40
+        most = max(most, len(set(table.values())))
+    assert most > 2
+
+
 def settle(policy, table, rounds=60, **kwargs):
     """The table after so many rounds in which each codec loses what is expected of it."""
     for _ in range(rounds):
@@ -227,11 +241,12 @@ def test_fresh_forgets():
 
 
 def test_options_reach_the_codecs():
-    policy = AdaptivePolicy(block=256, rounding="stochastic", seed=7)
+    policy = AdaptivePolicy(block=256, rounding="stochastic", seed=7, entropy=True)
     table = policy.start(SPECS, "energy", 1024)
     for name in ("fc", "conv"):
         config = table[name].get_config()
-        assert (config["block"], config["rounding"], config["seed"]) == (256, "stochastic", 7)
+        wanted = {"block": 256, "rounding": "stochastic", "seed": 7, "entropy": True}
+        assert {key: config[key] for key in wanted} == wanted
     bare = AdaptivePolicy(error_feedback=False).start(SPECS, "energy", 1024)
     assert not any(codec.get_config().get("error_feedback") for codec in bare.values())
     assert policy(window=3).get_config() == {**policy.get_config(), "window": 3}

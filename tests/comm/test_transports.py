@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 
 from tests.comm import transports
 from tests.comm.relay import Relay
+from tests.comm.transports import CONTROL, SCATTER, bytes_of
 
 WORLDS = {"local": transports.local_world, "udp": transports.udp_world}
 
@@ -54,6 +58,38 @@ def test_datagrams_over_bad_links(kind, program):
 def test_small_packets():
     world = transports.udp_world(2, mtu=576)
     transports.together(world, transports.into_posted_buffers)
+
+
+def test_acknowledgements_do_not_hold_up_what_little_is_sent():
+    """Who receives much and sends little may at any time: its acknowledgements take no time of its own."""
+    relays, took = [], []
+
+    def through(path, rank, port):
+        relays.append(Relay(port, delay=0.05))
+        return relays[-1].port
+
+    def program(transport, rank, size):
+        rounds = 3
+        for turn in range(rounds):
+            if rank == 0:
+                tickets = [transport.send(1, SCATTER, bytes_of(turn, 8_000_000))]
+                transports.controls(transport, [1], 1)
+            else:
+                transport.post(0, SCATTER, np.zeros(8_000_000, np.uint8))
+                transports.taken(transport, 0, SCATTER)
+                begin = time.monotonic()
+                tickets = [transport.send(0, CONTROL, np.zeros(24, np.uint8))]
+            transports.settled(transport, tickets)
+            if rank == 1:
+                took.append(time.monotonic() - begin)
+
+    world = transports.udp_world(2, relays=through)
+    try:
+        transports.together(world, program)
+        assert max(took) < 0.6, took
+    finally:
+        for relay in relays:
+            relay.close()
 
 
 def test_several_paths_share_the_load():

@@ -123,6 +123,16 @@ def sent_before_posted(transport, rank, size):
     settled(transport, tickets)
 
 
+def room_for_one_at_a_time(transport, rank, size):
+    """Of small messages that travel together each comes as soon as there is room for it alone."""
+    peer, source = (rank + 1) % size, (rank - 1) % size
+    tickets = [transport.send(peer, SCATTER, bytes_of(rank + i, 100)) for i in range(3)]
+    for i in range(3):
+        transport.post(source, SCATTER, np.zeros(100, np.uint8))
+        assert np.array_equal(taken(transport, source, SCATTER), bytes_of(source + i, 100))
+    settled(transport, tickets)
+
+
 def channels_do_not_wait_for_each_other(transport, rank, size):
     """Without room on one channel the others go on."""
     others = [peer for peer in range(size) if peer != rank]
@@ -158,6 +168,7 @@ PROGRAMS = [
     control_in_order,
     into_posted_buffers,
     sent_before_posted,
+    room_for_one_at_a_time,
     channels_do_not_wait_for_each_other,
     memory_may_be_used_again,
 ]

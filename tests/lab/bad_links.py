@@ -65,6 +65,28 @@ def deadline():
         missed += reducer.counters()["missed"]
         reducer.close()
     assert comm.allreduce(missed) > 0
+    infinite_parts()
+
+
+def infinite_parts():
+    """A part that is not finite leaves nothing in what is owed, even if missed and not seen."""
+    reducer = Reducer(comm)
+    steps, ill = 200, 0
+    mine = gradient(0)
+    for step in range(steps):
+        sick = mine.copy()
+        if comm.rank == 0:
+            sick[4096 * (step % 70) + 7] = (np.inf, np.nan)[step % 2]
+        ill += not np.isfinite(alike_sum(reducer, sick)).all()
+    assert 0 < ill < steps, ill
+    assert all(np.isfinite(v).all() for v in reducer.residual_state().values())
+    reducer.close()
+
+
+def alike_sum(reducer, array):
+    result = reducer.allreduce(array, "sick", codec="log4")
+    alike(result, "sick")
+    return result
 
 
 {"exact": exact, "deadline": deadline}[sys.argv[1]]()

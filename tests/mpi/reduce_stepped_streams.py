@@ -144,6 +144,19 @@ def spike(r: Reducer) -> None:
     stream.close()
 
 
+def restless(r: Reducer) -> None:
+    """Gradients whose size differs from step to step, as those of small batches: payloads differ less."""
+    stream = r.stream(specs({"w": 20000}), deadzone(target_ratio=12.0), scope="restless")
+    sent = []
+    for k in range(30):
+        before = traffic(r)
+        got = step(stream, gradients(k, {"w": 20000}, {"w": (1.0, 3.0)[k % 2]}))
+        sent.append((traffic(r) - before)[0])
+    # A step that follows the last gradient's size makes them differ by a factor of 4.9.
+    check("restless", max(sent[-10:]) < 2.5 * min(sent[-10:]) and same_everywhere(got), sent[-10:])
+    stream.close()
+
+
 def joining(r: Reducer) -> None:
     """The last rank has fewer batches, and owns chunks; a name is first met after it has joined."""
     sizes = {"w": 40000, "v": 5000}
@@ -205,7 +218,9 @@ def two_streams(r: Reducer) -> None:
     again.close()
 
 
-PARTS = {f.__name__: f for f in (control, leaps, joining, two_streams, normalized, odd_moments, adaptive)}
+PARTS = {
+    f.__name__: f for f in (control, leaps, restless, joining, two_streams, normalized, odd_moments, adaptive)
+}
 with Reducer(comm) as reducer:
     for part in sys.argv[1:] or PARTS:
         {**PARTS, **{f.__name__: f for f in (many_tensors, empty_among_others, spike)}}[part](reducer)

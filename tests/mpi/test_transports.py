@@ -15,4 +15,4 @@ PROGRAM = Path(__file__).with_name("transport_conformance.py")
 @pytest.mark.parametrize("kind", ["mpi", "udp"])
 def test_conformance(kind):
     run = mpirun(3, [PROGRAM, kind], timeout=100).check()
-    assert run.stdout.count("OK ") == 3 * 5, run.stdout
+    assert run.stdout.count("OK ") == 3 * 6, run.stdout

@@ -23,7 +23,7 @@ else:
 for program in transports.PROGRAMS:
     program(transport, comm.rank, comm.size)
     transports.barrier(transport, comm.rank, comm.size)
-    print("OK", program.__name__, flush=True)
+    print(f"OK {program.__name__}\n", end="", flush=True)  # in one piece
 everybody = comm.Ibarrier()
 while not everybody.Test():  # who leaves says no more that it got the last word
     transport.progress()
