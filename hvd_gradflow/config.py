@@ -95,15 +95,10 @@ class Config:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            value, low, choices = getattr(self, f.name), f.metadata["low"], f.metadata["choices"]
-            high = f.metadata["high"]
-            if choices and value not in choices:
-                raise ConfigError(f"{variable(f.name)}={value!r}: expected one of {', '.join(choices)}")
-            if low is not None and not (low <= value <= high and value < float("inf")):
-                most = "" if high == float("inf") else f" and at most {high:g}"
-                raise ConfigError(
-                    f"{variable(f.name)}={value!r}: expected a finite number of at least {low:g}{most}"
-                )
+            value = getattr(self, f.name)
+            wanted = expected(f.name, value)
+            if wanted:
+                raise ConfigError(f"{variable(f.name)}={value!r}: expected {wanted}")
 
     def with_options(self, **options: Any) -> Config:
         """Return a copy with some settings changed; unknown names are refused."""
@@ -134,6 +129,20 @@ class Config:
     def shared(self) -> dict[str, Any]:
         """Return the settings that all ranks must agree on."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["same"]}
+
+
+def expected(name: str, value: Any) -> str | None:
+    """Return what is expected of a setting, in words; None if `value` will do."""
+    f = Config.__dataclass_fields__[name]
+    low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
+    if choices and value not in choices:
+        return f"one of {', '.join(map(str, choices))}"
+    if low is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if low <= value <= high and value < float("inf"):
+            return None
+    return f"a finite number of at least {low:g}" + (f" and at most {high:g}" if high != float("inf") else "")
 
 
 # Read by setup.py; they may still be set when a program runs.

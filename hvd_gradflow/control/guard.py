@@ -102,6 +102,7 @@ class AccuracyGuard(Policy):
         self.options = Options(error, loss, patience, window, calm)
         make = getattr(compression, "policy", None)  # of a front end's Choice
         self._inner = make() if callable(make) else as_policy(compression)
+        self.route = getattr(compression, "route", None)  # of such a Choice: it holds under guard, too
         if isinstance(self._inner, AccuracyGuard):
             raise ConfigError("AccuracyGuard of an AccuracyGuard: guard the compression that it guards")
         self._losses = Losses()

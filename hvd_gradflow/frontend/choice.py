@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any, TypeVar
 
 from hvd_gradflow.codec import policy, registry
 from hvd_gradflow.errors import ConfigError, UnsupportedError, unknown_name
+from hvd_gradflow.reduce.route import Route
 
 C = TypeVar("C", bound="Choice")
+
+_OF_ROUTE = tuple(f.name for f in fields(Route))  # options that are not the codec's
 
 
 class UnknownCompression(ConfigError, AttributeError):
@@ -19,7 +23,8 @@ class Choice:
     """One way to compress gradients, with its options; never changes.
 
     ``Compression.log4`` is one. Calling it gives a copy with other options
-    (``Compression.log4(block=512)``), ``bind`` gives what unmodified Horovod can work with.
+    (``Compression.log4(block=512)``), ``bind`` gives what unmodified Horovod can work with. Beside the
+    options of its codec, each takes `transport` and `deadline_ms` (:class:`Route`; docs/udp.md).
 
     Parameters
     ----------
@@ -29,45 +34,59 @@ class Choice:
         Its options.
     made : Codec or Policy, optional
         A ready object instead, which `name` only describes.
+    route : Route
+        By what gradients travel between nodes.
 
     Raises
     ------
     ConfigError
-        For an unknown option.
+        For an unknown option, or a wrong value of one.
     """
 
     horovod = ""  # Horovod's module for the framework, and ours in its place
     ours = ""
     bound_to = ""  # what bind() takes, in a word
 
-    def __init__(self, name: str, options: dict[str, Any] | None = None, made: Any = None) -> None:
+    def __init__(
+        self, name: str, options: dict[str, Any] | None = None, made: Any = None, route: Route | None = None
+    ) -> None:
         self.name = name
         self.options = dict(options or {})
         self._made = made
+        self.route = route or Route()
         self.policy()  # refuses a wrong option here, where it was written
 
     def __call__(self, **options: Any) -> Choice:
         """Return a copy with these options changed."""
-        if self._made is not None:
+        route = {name: options.pop(name) for name in _OF_ROUTE if name in options}
+        if self._made is not None and options:
             raise ConfigError(f"{self!r} is configured already: give options where it was made")
-        return type(self)(self.name, {**self.options, **options})
+        try:
+            changed = replace(self.route, **route)
+        except ConfigError as error:
+            raise ConfigError(f"{self!r}: {error}") from None
+        return type(self)(self.name, {**self.options, **options}, self._made, changed)
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{k}={v!r}" for k, v in sorted(self.options.items()))
+        said = {**dict(sorted(self.options.items())), **self.route.given}
+        options = ", ".join(f"{k}={v!r}" for k, v in said.items())
         return f"Compression.{self.name}" + (f"({options})" if options else "")
+
+    def _content(self) -> tuple[Any, ...]:
+        return (self.name, self.options, self._made, self.route)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Choice):
             return NotImplemented
-        return (self.name, self.options, self._made) == (other.name, other.options, other._made)
+        return self._content() == other._content()
 
     def __hash__(self) -> int:
-        return hash((self.name, repr(sorted(self.options.items()))))
+        return hash((self.name, repr(sorted(self.options.items())), self.route))
 
     @property
     def lossless(self) -> bool:
-        """Whether gradients travel as they are."""
-        return self.name == "none"
+        """Whether gradients travel as they are, by whatever Horovod has for it."""
+        return self.name == "none" and not self.route.given
 
     def policy(self) -> Any:
         """Return a new policy for one stream."""
@@ -85,7 +104,7 @@ class Choice:
 
     def of_horovod(self) -> Any:
         """Return Horovod's own compressor that does the same without a reducer of ours, or None."""
-        if self.options or self._made is not None or self.name not in ("none", "fp16"):
+        if self.options or self.route.given or self._made is not None or self.name not in ("none", "fp16"):
             return None
         return getattr(import_module(f"{self.horovod}.compression").Compression, self.name)
 
@@ -147,7 +166,7 @@ def as_choice(compression: Any, cls: type[C]) -> C | None:
     if isinstance(compression, cls):
         return compression
     if isinstance(compression, Choice):  # of another framework
-        return cls(compression.name, compression.options, compression._made)
+        return cls(compression.name, compression.options, compression._made, compression.route)
     bound = getattr(compression, "choice", None)
     if isinstance(bound, Choice):
         raise ConfigError(
@@ -156,7 +175,8 @@ def as_choice(compression: Any, cls: type[C]) -> C | None:
     if hasattr(compression, "compress") and hasattr(compression, "decompress"):
         return None
     if isinstance(compression, policy.Policy) or hasattr(compression, "get_config"):
-        return cls(getattr(compression, "name", type(compression).__name__), made=compression)
+        name = getattr(compression, "name", type(compression).__name__)
+        return cls(name, made=compression, route=getattr(compression, "route", None))  # a guard has one
     raise ConfigError(
         f"compression={compression!r} of type {type(compression).__name__}: expected one of"
         f" hvd.Compression.{{{', '.join(sorted(names()))}}}, or an object with compress() and decompress()"

@@ -111,12 +111,12 @@ class HostExchange:
         session.require(repr(terms.choice))
         self._handles = {}
         self._delay = Delay(terms.max_staleness)
-        self._reducer = session.reducer_of(terms.process_set)
+        self._reducer, scope = session.reducer_and_scope(terms.process_set, terms.choice.route, terms.kind)
         self._place = None if self.at is None else self._reducer.place_of(self.at)
         self._stream = self._reducer.stream(
             self.specs,
             codec=terms.choice.policy(),
-            scope=session.next_scope(self._reducer, terms.kind),
+            scope=scope,
             op="average" if terms.average else "sum",
             prescale=1.0 / terms.predivide,
             postscale=terms.predivide,

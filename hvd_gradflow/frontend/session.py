@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,10 +14,12 @@ from hvd_gradflow.errors import GradflowError, UnsupportedError
 from hvd_gradflow.frontend.modules import horovods
 from hvd_gradflow.frontend.watchdog import guarded
 from hvd_gradflow.reduce import Reducer, default_reducer
-from hvd_gradflow.reduce.lifecycle import require_mpi
+from hvd_gradflow.reduce.lifecycle import first_reducer, require_mpi
 from hvd_gradflow.reduce.place import check_setting
+from hvd_gradflow.reduce.route import Route
 
-_scopes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # streams made so far, by reducer
+# Streams made so far, by the reducer that was opened first for their ranks.
+_scopes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class Session:
@@ -31,7 +34,7 @@ class Session:
 
     def __init__(self, module: str) -> None:
         self.module = module
-        self._reducers: dict[tuple[int, ...] | None, Reducer] = {}
+        self._reducers: dict[tuple[tuple[int, ...] | None, Route], Reducer] = {}
         self._joins: Counter[int] = Counter()
         self._extra: Counter[str] = Counter()  # what the front end itself put on Horovod's wire
         self._world_ranks: list[int] | None = None  # MPI's rank of each Horovod rank, where init() was told
@@ -69,7 +72,7 @@ class Session:
 
     def shutdown(self) -> None:
         """End the reducers, then Horovod: it may finalize MPI, which they stand on."""
-        for reducer in self._reducers.values():
+        for reducer in self.reducers():
             reducer.close()
         self._reducers.clear()
         self._joins.clear()
@@ -106,13 +109,17 @@ class Session:
         if why:
             raise UnsupportedError(f"{what}: {why}")
 
-    def reducer_of(self, process_set: Any) -> Reducer:
-        """Return the reducer of a process set; collective over its members at the first call."""
-        ranks = None if process_set.process_set_id in (0, None) else tuple(process_set.ranks)
-        world = self._ranks_in_world(ranks)
-        reducer = self._reducers.get(world)
-        if reducer is None or reducer.closed:
-            reducer = self._reducers[world] = default_reducer(world)
+    def reducer_of(self, process_set: Any, route: Route, scope: str | None = None) -> Reducer:
+        """Return the reducer of a process set for one route; collective over its members at the first call.
+
+        `scope` is that of a stream which is to be opened on it.
+        """
+        ranks = self._ranks_of(process_set)
+        reducer = self._reducers.get((ranks, route))
+        known = reducer is not None and not reducer.closed
+        if reducer is None or not known or scope is not None:
+            reducer = self._reducers[ranks, route] = default_reducer(ranks, scope=scope, **route.given)
+        if not known:
             settings = reducer.config
             if settings.analyze and self._recorder is None:
                 self._recorder = record.of_process(
@@ -120,6 +127,25 @@ class Session:
                 )
             reducer.recorder = self._recorder
         return reducer
+
+    def reducer_and_scope(
+        self, process_set: Any, route: Route, kind: str, scope: str | None = None
+    ) -> tuple[Reducer, str]:
+        """Return the reducer for a new set of gradients, and its scope.
+
+        The scope is the number of the set in order of creation, on any route: so that ranks whose routes
+        differ learn it.
+        """
+        first = first_reducer(self._ranks_of(process_set)) or self.reducer_of(process_set, route)
+        if scope is None:
+            _scopes[first] = _scopes.get(first, 0) + 1
+            scope = f"{kind}{_scopes[first]}"
+        return self.reducer_of(process_set, route, scope), scope
+
+    def reducers(self) -> list[Reducer]:
+        """Return the reducers in use, in the order in which they were opened."""
+        # Several routes may lead to one: by what the environment says, and by saying the same.
+        return sorted(set(self._reducers.values()), key=lambda r: r.domain)
 
     def record(self, path: str, every: int) -> None:
         """Record statistics of all gradients in a directory, for ``gradflow analyze``; on any ranks."""
@@ -140,10 +166,15 @@ class Session:
             events.warn("one rank exchanges no gradients, so none are recorded for analysis: start two")
 
     def _hand_on(self) -> None:
-        for reducer in self._reducers.values():
+        for reducer in self.reducers():
             reducer.recorder = self._recorder
             for stream in reducer.streams.values():
                 stream.recorder = self._recorder
+
+    def _ranks_of(self, process_set: Any) -> tuple[int, ...] | None:
+        return self._ranks_in_world(
+            None if process_set.process_set_id in (0, None) else tuple(process_set.ranks)
+        )
 
     def _ranks_in_world(self, ranks: tuple[int, ...] | None) -> tuple[int, ...] | None:
         from mpi4py import MPI
@@ -163,11 +194,6 @@ class Session:
             )
         return ranks
 
-    def next_scope(self, reducer: Reducer, kind: str) -> str:
-        """Return the scope of the next set of gradients on `reducer`: its number in order of creation."""
-        _scopes[reducer] = _scopes.get(reducer, 0) + 1
-        return f"{kind}{_scopes[reducer]}"
-
     def join(self, device: int = -1) -> int:
         """Tell the others that this rank has no more data; they go on, its gradients count as zero.
 
@@ -178,14 +204,17 @@ class Session:
         int
             The rank that joined last.
         """
-        world = self._reducers.get(self._ranks_in_world(None)) if self._reducers else None
-        if world is None:
-            return self._join(device)
-        handle = world.join_async()
-        with guarded(world):
+        world = self._ranks_in_world(None) if self._reducers else None
+        found = {r for (ranks, _), r in self._reducers.items() if ranks == world and not r.closed}
+        reducers = sorted(found, key=lambda r: r.domain)
+        handles = [reducer.join_async() for reducer in reducers]
+        with ExitStack() as guards:
+            for reducer in reducers:
+                guards.enter_context(guarded(reducer))
             last = self._join(device)
-        handle.wait()
-        self._joins[id(world)] += 1
+        for reducer, handle in zip(reducers, handles, strict=True):
+            handle.wait()
+            self._joins[id(reducer)] += 1
         return last
 
     def _join(self, device: int) -> int:
@@ -220,7 +249,7 @@ class Session:
             that would have been sent as they are, and more.
         """
         if of is None:
-            reducers, extra = list(self._reducers.values()), self._extra
+            reducers, extra = self.reducers(), self._extra
         else:
             source = getattr(of, "gradflow", of)
             if source is not None and not hasattr(source, "sent_by_horovod"):

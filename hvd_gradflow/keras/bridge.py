@@ -15,7 +15,7 @@ stock_reduce(compression, op, predivide, sparse_as_dense, process_set, name)
     ``reduce(gradients, variables)`` by Horovod's own operations, for compressors of Horovod's own.
 maximum(tensor, process_set, name)
     Largest value over the ranks, element by element, uncompressed.
-all_finite(flag, process_set, names)
+all_finite(flag, process_set, route, names)
     Whether a boolean scalar is true on every rank; `names` keeps the exchange's name.
 all_finite_by_horovod(flag, process_set, name)
     The same where our reducer cannot run.

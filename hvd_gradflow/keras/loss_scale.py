@@ -56,7 +56,8 @@ def ask_all(outer: Any, inner: Any) -> None:
             return side.all_finite_by_horovod(
                 finite, reduction.settings.process_set, f"{reduction.name}.finite"
             )
-        return side.all_finite(finite, reduction.settings.process_set, names)
+        route = reduction.exchange.choice.route
+        return side.all_finite(finite, reduction.settings.process_set, route, names)
 
     object.__setattr__(outer, "check_finite", check_finite)
     object.__setattr__(outer, "gradflow", reduction)

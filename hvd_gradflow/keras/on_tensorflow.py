@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_gradflow.device.float_env import default_float_env
+from hvd_gradflow.reduce.route import Route
 from hvd_gradflow.tensorflow import ops
 from hvd_gradflow.tensorflow.broadcast import broadcast_variables
 from hvd_gradflow.tensorflow.carrier import carrier
@@ -98,7 +99,7 @@ def maximum(tensor: Any, process_set: Any, name: str) -> Any:
     return tf.cast(hvd.allreduce(wide, op=hvd.Max, name=name, process_set=process_set), tensor.dtype)
 
 
-def all_finite(flag: Any, process_set: Any, names: list[str]) -> Any:
+def all_finite(flag: Any, process_set: Any, route: Route, names: list[str]) -> Any:
     """Return whether `flag`, a boolean scalar, is true on every rank."""
     refuse_xla("the exchange of gradients")
     if not process_set.included() or process_set.size() == 1:
@@ -106,9 +107,9 @@ def all_finite(flag: Any, process_set: Any, names: list[str]) -> Any:
 
     def agree(mine: np.ndarray) -> np.ndarray:
         with default_float_env():
-            reducer = session.reducer_of(process_set)
             if not names:
-                names.append(session.next_scope(reducer, "finite"))
+                names.append(session.reducer_and_scope(process_set, route, "finite")[1])
+            reducer = session.reducer_of(process_set, route)
             bad = np.array([not mine], np.float32)
             return np.asarray(reducer.allreduce(bad, names[0], op="sum", codec="none")[0] == 0)
 

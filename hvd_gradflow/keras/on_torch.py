@@ -15,6 +15,7 @@ from hvd_gradflow.frontend.exchange import Terms
 from hvd_gradflow.frontend.streams import Streams
 from hvd_gradflow.reduce import TensorSpec
 from hvd_gradflow.reduce.layout import kind_of
+from hvd_gradflow.reduce.route import Route
 from hvd_gradflow.torch import ops
 from hvd_gradflow.torch.choice import Choice, as_choice
 from hvd_gradflow.torch.session import session
@@ -147,13 +148,13 @@ def maximum(tensor: torch.Tensor, process_set: Any, name: str) -> torch.Tensor:
     return hvd.allreduce(tensor.float(), op=hvd.Max, name=name, process_set=process_set).to(tensor.dtype)
 
 
-def all_finite(flag: Any, process_set: Any, names: list[str]) -> Any:
+def all_finite(flag: Any, process_set: Any, route: Route, names: list[str]) -> Any:
     """Return whether `flag`, a boolean scalar, is true on every rank."""
     if not process_set.included() or process_set.size() == 1:
         return flag
-    reducer = session.reducer_of(process_set)
     if not names:
-        names.append(session.next_scope(reducer, "finite"))
+        names.append(session.reducer_and_scope(process_set, route, "finite")[1])
+    reducer = session.reducer_of(process_set, route)
     bad = np.array([not bool(flag)], np.float32)
     return torch.tensor(bool(reducer.allreduce(bad, names[0], op="sum", codec="none")[0] == 0))
 

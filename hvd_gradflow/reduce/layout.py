@@ -116,6 +116,11 @@ def digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
+def plan_name(scope: str, number: int = 0) -> str:
+    """Return the name under which ranks compare a stream's plans; by default of the first."""
+    return f"{scope}.{number}.plan"
+
+
 def identify_plan(
     specs: Sequence[TensorSpec], codecs: Mapping[str, Codec], **options: object
 ) -> tuple[str, int]:

@@ -11,7 +11,9 @@ from typing import Any
 
 from hvd_gradflow import config, events
 from hvd_gradflow.errors import GradflowError, PeerError
-from hvd_gradflow.reduce.agreement import meet
+from hvd_gradflow.reduce.agreement import announce, meet, rows
+from hvd_gradflow.reduce.layout import digest, plan_name
+from hvd_gradflow.reduce.route import Route
 
 _FAREWELL = 5.0  # seconds to tell the other ranks before the process aborts
 _LAST_RESORT = 20.0  # seconds that MPI_Abort may take
@@ -21,7 +23,7 @@ _warner: Any = None  # the thread that passes on the engine's warnings
 _lock = threading.Lock()
 # Until it is closed the engine reads a reducer's memory, whether or not the program still holds it.
 _reducers: list[Any] = []
-_defaults: dict[tuple[int, ...] | None, Any] = {}
+_defaults: dict[tuple[tuple[int, ...] | None, str, float], Any] = {}  # by ranks, transport and deadline
 _previous_hook: Any = None
 _in_child = False  # forked from a process with an engine
 
@@ -84,31 +86,90 @@ def register(reducer) -> None:
     _reducers.append(reducer)
 
 
-def default_reducer(ranks=None):
-    """Return the process-wide reducer of a set of world ranks (None: all), made at the first call.
+def default_reducer(
+    ranks=None, *, transport: str | None = None, deadline_ms: float | None = None, scope: str | None = None
+):
+    """Return the process-wide reducer of a set of world ranks for one transport, made at the first call.
 
-    The first call is collective over these ranks.
+    The first call is collective over these ranks. Whoever of them asks for another transport learns it, by
+    the settings of the first reducer, and later by what is announced on that.
+
+    Parameters
+    ----------
+    ranks : sequence of int, optional
+        Default: all.
+    transport, deadline_ms : optional
+        As of :class:`Route`.
+    scope : str, optional
+        Of the stream that is to be opened; the same for those that the other ranks open instead.
+
+    Raises
+    ------
+    MismatchError
+        Other ranks asked for another transport.
     """
     from mpi4py import MPI
 
     from hvd_gradflow.reduce.reducer import Reducer
 
     require_mpi()
-    key = None if ranks is None else tuple(sorted(ranks))
-    if key == tuple(range(MPI.COMM_WORLD.size)):
-        key = None
-    reducer = _defaults.get(key)
-    if reducer is None or reducer.closed:
-        if key is None:
-            reducer = Reducer(MPI.COMM_WORLD, name="world")
+    settings = Route(transport, deadline_ms).applied(config.load())
+    settings.resolved()  # refuses what excludes each other, before ranks wait
+    members = _members(ranks)
+    key = (members, settings.transport, settings.deadline_ms)
+    reducer, first = _defaults.get(key), first_reducer(ranks)
+    missing = reducer is None or reducer.closed
+    if first is not None and first is not reducer and (missing or scope):
+        _compare_ways(first, settings.transport, settings.deadline_ms, scope, missing)
+    if missing:
+        if members is None:
+            reducer = Reducer(MPI.COMM_WORLD, config=settings, name="world")
         else:
-            name = f"ranks {list(key)}"
+            name = f"ranks {list(members)}"
             # Create_group would wait without end, and inside MPI, for a rank that does not come.
-            meet(MPI.COMM_WORLD, key, config.load().submit_timeout, f"setting up the reducer of {name}")
-            comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(key))
-            reducer = Reducer(comm, name=name)
+            meet(MPI.COMM_WORLD, members, settings.submit_timeout, f"setting up the reducer of {name}")
+            comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(members))
+            reducer = Reducer(comm, config=settings, name=name)
         _defaults[key] = reducer
     return reducer
+
+
+def first_reducer(ranks=None):
+    """Return the reducer of a set of world ranks that was opened first, the same on all of them; or None."""
+    members = _members(ranks)
+    found = [r for key, r in _defaults.items() if key[0] == members and not r.closed]
+    return min(found, key=lambda r: r.domain, default=None)
+
+
+def _members(ranks) -> tuple[int, ...] | None:
+    from mpi4py import MPI
+
+    members = None if ranks is None else tuple(sorted(ranks))
+    return None if members == tuple(range(MPI.COMM_WORLD.size)) else members
+
+
+def _compare_ways(first, transport: str, deadline_ms: float, scope: str | None, opens: bool) -> None:
+    """Let ranks learn, by the reducer opened first, if some go another way; wait if this one `opens` one.
+
+    Under the name of a stream's plan, so that ranks whose stream is on `first` itself are told at once.
+    """
+    way = f"transport={transport!r}, deadline_ms={deadline_ms:g}"
+    if scope is None:
+        name = "(a reducer of another transport or deadline)"
+        line = f"{name}\t0\t{transport=}\t{deadline_ms=}"
+    else:
+        name = plan_name(scope)
+        line = f"{scope} by {way}\t0"
+    handle = announce(first, name, (line, digest(line)))
+    if not opens:
+        return
+    handle.wait()
+    there = rows(first, f"{name}, ranks", []).wait()[:, -1]
+    if not there.all():
+        raise GradflowError(
+            f"opening a reducer for {way}: ranks {[r for r, yes in enumerate(there) if not yes]} have joined"
+            " and cannot take part: use it once before any rank calls join()"
+        )
 
 
 def _open_reducers() -> list:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_gradflow import events
 from hvd_gradflow.reduce.agreement import announce
 from hvd_gradflow.reduce.lane import Lane, Lanes
-from hvd_gradflow.reduce.layout import Slot, TensorSpec, cut, feeds_back, identify, identify_plan
+from hvd_gradflow.reduce.layout import Slot, TensorSpec, cut, feeds_back, identify, identify_plan, plan_name
 from hvd_gradflow.reduce.low_rank import LowRank, carried
 from hvd_gradflow.reduce.place import Place
 from hvd_gradflow.reduce.residuals import Residuals
@@ -120,7 +120,7 @@ class Planning:
 
     def _compare(self, codecs: Mapping[str, Any]) -> Handle:
         """Let all ranks compare what they registered; one that differs learns it by name."""
-        terms, plan = self._terms, f"{self._scope}.{self.number}.plan"
+        terms, plan = self._terms, plan_name(self._scope, self.number)
         self.number += 1
         self._identities[plan] = identify_plan(
             terms.specs,

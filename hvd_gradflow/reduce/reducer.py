@@ -62,7 +62,8 @@ class Reducer:
         lifecycle.require_mpi()
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UnsupportedError(_THREADS)
-        self.config = (configuration.load() if config is None else config).resolved()
+        asked = configuration.load() if config is None else config
+        self.config = asked.resolved()
         check_setting(self.config.device)
         self.name = name
         self.codec = _codec(codec)
@@ -71,7 +72,8 @@ class Reducer:
         self._comm, request = comm.Idup()
         finish(request, self.config.submit_timeout, f"setting up the reducer {name!r}")
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        settings = {"version": hvd_gradflow.__version__, **self.config.shared()}
+        # As asked, not what follows: of two ranks with other deadlines the chunks differ, too.
+        settings = {"version": hvd_gradflow.__version__, **asked.shared()}
         require_equal(self.exchange(settings, "setting up a reducer"), "setting")
         chunk = self.config.chunk_kib * 1024
         self._topology = discover(

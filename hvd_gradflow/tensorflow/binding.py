@@ -186,8 +186,7 @@ class BoundCompression:
         process_set = self._process_set or hvd.global_process_set
         if not process_set.included():
             return
-        self.reducer = session.reducer_of(process_set)
-        scope = self._scope or session.next_scope(self.reducer, "bound")
+        self.reducer, scope = session.reducer_and_scope(process_set, self.choice.route, "bound", self._scope)
         large = [spec for spec in self._specs if spec.elements >= self._min_elements]
         self.stream = self.reducer.stream(
             large, codec=self.choice.policy(), scope=scope, op="average", importance=self._importance

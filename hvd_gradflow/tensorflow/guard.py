@@ -13,4 +13,4 @@ class AccuracyGuard(control.AccuracyGuard):
 
     def bind(self, variables: Any, **options: Any) -> Any:
         """Return a compressor for unmodified ``horovod.tensorflow``; as ``Compression.X.bind``."""
-        return Choice(self.name, made=self).bind(variables, **options)
+        return Choice(self.name, made=self, route=self.route).bind(variables, **options)

@@ -157,7 +157,7 @@ def _reduce(
     def both(*arrays: tf.Tensor) -> list[tf.Tensor]:
         def start(*values: Any) -> np.ndarray:
             with default_float_env():
-                reducer = session.reducer_of(process_set)
+                reducer = session.reducer_of(process_set, choice.route)
                 place = None if site is None else reducer.place_of(site)
                 first = unnamed(reducer) if stem is None else stem
                 handles, results = [], []

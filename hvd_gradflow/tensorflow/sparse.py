@@ -52,7 +52,7 @@ class SparseExchange:
 
         def pack(values: np.ndarray, indices: np.ndarray) -> np.ndarray:
             with default_float_env():
-                reducer = session.reducer_of(self._process_set)
+                reducer = session.reducer_of(self._process_set, self._choice.route)
                 watchdog.enter(reducer)
                 _sequence[name] += 1
                 sent = sparse.pack(
@@ -68,7 +68,7 @@ class SparseExchange:
 
         def combine(messages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             with default_float_env():
-                reducer = session.reducer_of(self._process_set)
+                reducer = session.reducer_of(self._process_set, self._choice.route)
                 watchdog.leave(reducer)
                 parts = list(sparse.unpack(messages, encoded, (rows[0] or 0, *rows[1:])))
                 if not parts:

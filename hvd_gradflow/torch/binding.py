@@ -211,9 +211,8 @@ class BoundCompression:
         process_set = self._process_set or hvd.global_process_set
         if not process_set.included():
             return
-        self.reducer = session.reducer_of(process_set)
+        self.reducer, scope = session.reducer_and_scope(process_set, self.choice.route, "bound", self._scope)
         self.place = place_of(self.reducer, self._names)
-        scope = self._scope or session.next_scope(self.reducer, "bound")
         # What Horovod is asked for (op, factors) the token tells, when the gradient is under way already.
         self.stream = self.reducer.stream(
             self._specs,

@@ -84,8 +84,7 @@ class GradientExchange:
         self.process_set = process_set
         self.average = average
         self.sparse_as_dense = sparse_as_dense
-        self.reducer = session.reducer_of(process_set)
-        self.scope = session.next_scope(self.reducer, "optimizer")
+        self.reducer, self.scope = session.reducer_and_scope(process_set, choice.route, "optimizer")
         self.place = place_of(self.reducer, by_name.values())
         self.stream = self.reducer.stream(
             [spec_of(name, p) for name, p in parameters],

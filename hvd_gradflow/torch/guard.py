@@ -13,4 +13,4 @@ class AccuracyGuard(control.AccuracyGuard):
 
     def bind(self, parameters: Any, **options: Any) -> Any:
         """Return a compressor for unmodified ``horovod.torch``; as ``Compression.X.bind``."""
-        return Choice(self.name, made=self).bind(parameters, **options)
+        return Choice(self.name, made=self, route=self.route).bind(parameters, **options)

@@ -58,7 +58,7 @@ def submit(
     grouped: bool,
 ) -> Pending:
     """Start the reduction of `tensors`; the results go to `outputs`, which may be the same tensors."""
-    reducer = session.reducer_of(process_set)
+    reducer = session.reducer_of(process_set, choice.route)
     named = name is not None
     if name is None:
         name = unnamed(reducer)

@@ -27,6 +27,7 @@ from keras_common import (
 import hvd_gradflow.keras as hvd
 import hvd_gradflow.tensorflow as hvd_tf
 from hvd_gradflow.errors import ConfigError
+from hvd_gradflow.reduce.route import Route
 from hvd_gradflow.tensorflow import Compression
 
 
@@ -221,7 +222,7 @@ def two_optimizers_in_one_function():
 
 @check
 def dropped_optimizers_leave_nothing():
-    reducer = side.session.reducer_of(stock.global_process_set)
+    reducer = side.session.reducer_of(stock.global_process_set, Route())
     gc.collect()
     before = len(reducer.streams)
     for _ in range(3):

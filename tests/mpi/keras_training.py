@@ -148,7 +148,7 @@ def a_step_that_is_skipped_together():
         makers = [
             lambda: hvd.DistributedOptimizer(SGD(0.1), compression=Compression.log4),
             lambda: hvd.DistributedOptimizer(
-                keras.optimizers.LossScaleOptimizer(SGD(0.1)), compression=Compression.log4
+                keras.optimizers.LossScaleOptimizer(SGD(0.1)), compression=Compression.log4(transport="udp")
             ),
             lambda: hvd.DistributedOptimizer(
                 SGD(0.1, gradient_accumulation_steps=2), compression=Compression.log4

@@ -101,6 +101,7 @@ def test_process_sets(mpirun, path):
             {},
             r"ranks \[1\] sent clip_grad_norm=2.0, expected clip_grad_norm=1.0",
         ),
+        (["other_transport"], "dropin", {}, r"'optimizer2 by transport='udp', .* ranks \[1\] sent it where"),
         (["never"], "dropin", {"GRADFLOW_SUBMIT_TIMEOUT": "3"}, r"ranks \[1\] have not submitted"),
         (["stopped"], "stock", {"GRADFLOW_PROGRESS_TIMEOUT": "8"}, r"weight.*ranks \[1\] .*silent"),
         (["ended"], "dropin", {}, r"PeerError: MPI was finalized: another rank has ended"),

@@ -10,6 +10,7 @@ from tf_common import ERROR, SPARING, check, compare, expected, main, noise, rai
 import hvd_gradflow.tensorflow as hvd
 from hvd_gradflow import config
 from hvd_gradflow.errors import ConfigError, UnsupportedError
+from hvd_gradflow.reduce.route import Route
 from hvd_gradflow.tensorflow import Compression
 from hvd_gradflow.tensorflow.session import session as hvd_session
 
@@ -82,7 +83,7 @@ def what_was_given_and_returned_stays(path):
         assert all(np.array_equal(r.numpy(), v) for r, v in zip(results, values, strict=True))
     assert all(np.array_equal(g.numpy(), c) for g, c in zip(given, copies, strict=True))
     if path == "dropin":
-        reducer = hvd_session.reducer_of(stock.global_process_set)
+        reducer = hvd_session.reducer_of(stock.global_process_set, Route())
         on_device = config.load().device == "emulated"
         stream = next(s for n, s in reversed(reducer.streams.items()) if n.startswith("tape"))
         assert (stream._placed is not None) == on_device and bool(reducer._places) == on_device
@@ -267,7 +268,8 @@ def what_is_missing_changes_from_step_to_step(path):
                 steps[i] += 1
     for total, count, w in zip(totals, steps, wanted, strict=True):
         assert np.linalg.norm(total / count - w) <= 0.1 * np.linalg.norm(w), count
-    assert sum(s.startswith("tape") for s in hvd_session.reducer_of(stock.global_process_set).streams) < 40
+    streams = hvd_session.reducer_of(stock.global_process_set, Route()).streams
+    assert sum(s.startswith("tape") for s in streams) < 40
 
 
 @check
@@ -367,6 +369,22 @@ def fewer_bytes(path):
     after = hvd.wire_counters()
     plain, sent = (after[k] - before[k] for k in ("wire_bytes_uncompressed", "wire_bytes"))
     assert plain / sent >= 7, (plain, sent)
+
+
+@check
+def a_transport_of_its_own(path):
+    """A choice says how it travels; the same values, whatever the others do."""
+    variables, gradients = variables_of([(64, 48), (2000,)]), [noise(64, 48), noise(2000)]
+    wanted = expected(gradients)
+    before = hvd.wire_counters().get("udp_data", 0)
+    for name, options in (("log4", {}), ("none", {}), ("log4", {"deadline_ms": 1000})):
+        choice = getattr(Compression, name)(transport="udp", **options)
+        compare(reduced(path, gradients, variables, choice), wanted, ERROR[name], repr(choice))
+    exact = hvd.allreduce(tf.constant(gradients[1]), compression=Compression.none(transport="udp"))
+    compare([exact], wanted[1:], ERROR["none"])
+    ways = [(r.config.transport, r.config.deadline_ms) for r in hvd_session.reducers()]
+    assert ways.count(("udp", 0)) == ways.count(("udp", 1000)) == 1, ways
+    assert hvd.wire_counters()["udp_data"] >= before + 4
 
 
 @check

@@ -51,6 +51,15 @@ def other_clipping(hvd):
     train(hvd, model, wrapped(hvd, model, clip_grad_norm=1.0 + hvd.rank()))
 
 
+def other_transport(hvd):
+    """A second optimizer, which rank 1 would have by datagrams."""
+    for choice in (Compression.int8, Compression.int8(transport="udp") if hvd.rank() else Compression.int8):
+        model = nn.Linear(64, 64)
+        bound = choice.bind(model) if hvd.__name__ == "horovod.torch" else choice
+        sgd = torch.optim.SGD(model.parameters(), 0.1)
+        train(hvd, model, hvd.DistributedOptimizer(sgd, model.named_parameters(), compression=bound))
+
+
 def never(hvd):
     """Rank 1 takes no step."""
     model = nn.Linear(64, 64)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import horovod.torch as stock
 import torch
 from torch import nn
-from torch_common import check, compare_on, distributed, expected_gradients, main, same_weights
+from torch_common import check, compare_on, distributed, expected_gradients, main, raises, same_weights
 
 import hvd_gradflow.torch as hvd
+from hvd_gradflow.errors import MismatchError
 
-FIRST, LAST = stock.ProcessSet([0, 1]), stock.ProcessSet([1, 2])
+FIRST, LAST, THIRD = stock.ProcessSet([0, 1]), stock.ProcessSet([1, 2]), stock.ProcessSet([0, 2])
 
 
 @check
@@ -46,5 +47,19 @@ def allreduce_on_a_set(path):
         assert torch.allclose(got, torch.full((5000,), 0.5), rtol=0.01)
 
 
+@check
+def who_goes_another_way_is_told(path):
+    """At the first use of a set; then nothing is open, and all can agree."""
+    ways = [{"transport": "mpi"}, {"transport": "udp", "deadline_ms": 5}]
+    for mine, key in ((ways[:1] + [{"transport": "udp"}], "transport"), (ways, "deadline_ms")):
+        if THIRD.included():
+            choice = hvd.Compression.none(**mine[THIRD.rank()])
+            with raises(MismatchError, key, "ranks [1]"):
+                hvd.allreduce(torch.ones(5000), compression=choice, process_set=THIRD)
+    if THIRD.included():
+        got = hvd.allreduce(torch.ones(5000), compression=hvd.Compression.none(**ways[1]), process_set=THIRD)
+        assert torch.equal(got, torch.ones(5000))
+
+
 if __name__ == "__main__":
-    main(process_sets=[FIRST, LAST])
+    main(process_sets=[FIRST, LAST, THIRD])

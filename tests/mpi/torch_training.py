@@ -521,6 +521,29 @@ def fewer_bytes(path):
 
 
 @check
+def by_a_transport_of_its_own(path):
+    """Optimizers by MPI and by datagrams, side by side in one process."""
+    ways = ({"transport": "mpi"}, {"transport": "udp"}, {"transport": "udp", "deadline_ms": 1000})
+    for name, way in (("log4", ways[0]), ("log4", ways[1]), ("none", ways[1]), ("log4", ways[2])):
+        model = small_network()
+        opt = distributed(
+            path, model, torch.optim.SGD(model.parameters(), 0.1), getattr(ours.Compression, name)(**way)
+        )
+        expected = expected_gradients(model, loss_of(model, 0))
+        loss_of(model, 0)().backward()
+        opt.synchronize()
+        compare(model, expected, ERROR[name])
+        counters = ours.wire_counters(opt if path == "dropin" else opt._compression)
+        assert ("udp_data" in counters) == (encoded() and way["transport"] == "udp"), counters
+        with opt.skip_synchronize():
+            opt.step()
+    # Where homes and chunks are the same, which follow from the name, the bits are.
+    x = torch.randn(5000, generator=torch.Generator().manual_seed(stock.rank()))
+    same = [ours.allreduce(x, name="x", compression=ours.Compression.log4(**way)) for way in ways[:2]]
+    assert torch.equal(*same)
+
+
+@check
 def low_rank(path):
     # The gradient of one sample has rank one, so that of n ranks has rank n: nothing is lost but to rounding.
     # That is more once ranks owe each other's differences, which cancel in the sum.

@@ -12,6 +12,7 @@ pytest.importorskip("horovod.torch")
 from hvd_gradflow import codec  # noqa: E402
 from hvd_gradflow.codec.policy import AdaptivePolicy  # noqa: E402
 from hvd_gradflow.errors import ConfigError, UnsupportedError  # noqa: E402
+from hvd_gradflow.frontend import choice as common  # noqa: E402
 from hvd_gradflow.torch import Compression  # noqa: E402
 from hvd_gradflow.torch.choice import Choice, as_choice  # noqa: E402
 
@@ -76,3 +77,56 @@ def test_what_horovod_has_too():
     assert Compression.fp16.of_horovod() is theirs.fp16
     assert Compression.int8.of_horovod() is None
     assert Choice("fp16", made=codec.get("fp16")).of_horovod() is None
+
+
+def test_a_transport_stays_with_its_choice(monkeypatch):
+    from hvd_gradflow.torch import AccuracyGuard
+
+    class Theirs(common.Choice):
+        """Another framework's."""
+
+    monkeypatch.delenv("GRADFLOW_TRANSPORT", raising=False)
+    udp = Compression.log4(block=512, transport="udp")
+    late = udp(deadline_ms=20)
+    assert repr(late) == "Compression.log4(block=512, transport='udp', deadline_ms=20.0)"
+    assert late.policy().codec == Compression.log4(block=512).policy().codec
+    assert udp(rounding="stochastic").route == udp.route and late(transport="udp") == late
+    assert len({Compression.log4(block=512), udp, late, late(deadline_ms=20.0)}) == 3
+    assert udp(transport=None) == Compression.log4(block=512) != udp
+    assert pickle.loads(pickle.dumps(late)) == late
+    assert eval(repr(late)) == late
+    theirs = common.as_choice(late, Theirs)
+    assert type(theirs) is Theirs and (theirs.options, theirs.route) == (late.options, late.route)
+    guarded = as_choice(AccuracyGuard(late))
+    assert guarded.route == late.route and as_choice(AccuracyGuard("log4")).route == Compression.log4.route
+    assert as_choice(codec.get("log4"))(transport="udp").route == udp.route
+    none = Compression.none(transport="udp")
+    assert none.of_horovod() is None and not none.lossless
+    assert Compression.fp16(transport="mpi").of_horovod() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"transport": "tcp"}, "Compression.log4: transport='tcp': expected one of mpi, udp"),
+        (
+            {"transport": "udp", "deadline_ms": -1},
+            "deadline_ms=-1: expected a finite number of at least 0 and",
+        ),
+        ({"transport": "udp", "deadline_ms": "20"}, "deadline_ms='20': expected a finite number"),
+        ({"transport": "udp", "deadline_ms": float("nan")}, "deadline_ms=nan: expected a finite number"),
+        ({"transport": "mpi", "deadline_ms": 20}, "deadline_ms=20 with transport='mpi': only udp lets go"),
+        ({"deadline_ms": 20}, r"deadline_ms=20 by MPI \(GRADFLOW_TRANSPORT\).*write transport=\"udp\""),
+        ({"transport": []}, r"transport=\[\]: expected one of mpi, udp"),
+    ],
+)
+def test_a_wrong_transport_is_refused_where_it_is_written(options, words, monkeypatch):
+    monkeypatch.delenv("GRADFLOW_TRANSPORT", raising=False)
+    with pytest.raises(ConfigError, match=words):
+        Compression.log4(**options)
+
+
+def test_a_deadline_alone_where_the_environment_says_udp(monkeypatch):
+    monkeypatch.setenv("GRADFLOW_TRANSPORT", "udp")
+    assert Compression.log4(deadline_ms=20).route.given == {"deadline_ms": 20.0}
+    assert Compression.log4(transport="mpi", deadline_ms=0).route.deadline_ms == 0
