@@ -11,6 +11,7 @@ from hvd_gradflow import codec, config
 from hvd_gradflow.codec.policy import POLICIES
 from hvd_gradflow.config import Config, load, variable
 from hvd_gradflow.errors import ConfigError
+from hvd_gradflow.reduce.route import Route
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -139,6 +140,11 @@ def test_each_option_of_a_policy_is_documented():
     documented = {name for row in table("option") if len(row) == 3 for name in re.findall(r"`(\w+)`", row[0])}
     options = {option for policy in POLICIES.values() for option in policy().get_config()}
     assert documented | {"name"} == options
+
+
+def test_each_option_of_a_route_is_documented():
+    documented = {row[0].strip("`"): row[1] for row in table("option of a compression")}
+    assert documented == {f.name: f"`{f.default}`" for f in fields(Route)}
 
 
 def test_only_settings_are_documented():

@@ -165,6 +165,7 @@ def _compare_ways(first, transport: str, deadline_ms: float, scope: str | None, 
         return
     handle.wait()
     there = rows(first, f"{name}, ranks", []).wait()[:, -1]
+    first.forget([name, f"{name}, ranks"])
     if not there.all():
         raise GradflowError(
             f"opening a reducer for {way}: ranks {[r for r, yes in enumerate(there) if not yes]} have joined"

@@ -87,7 +87,8 @@ class Reducer:
         if self.config.transport == "udp" and self.node_count > 1:
             if self.config.deadline_ms and self.node_count > MOST_NODES:
                 raise UnsupportedError(
-                    f"GRADFLOW_DEADLINE_MS: {self.node_count} nodes, a result tells of at most {MOST_NODES}"
+                    f"deadline_ms={self.config.deadline_ms:g} (GRADFLOW_DEADLINE_MS) with {self.node_count}"
+                    f" nodes: a result tells of at most {MOST_NODES}; use 0"
                 )
             self._link = udp.connect(
                 self.rank, self.nodes, MPI.Get_processor_name(), self.config, self.exchange
