@@ -230,6 +230,19 @@ def joined_ranks(path):
         opt.step()
 
 
+@check
+def a_transport_after_a_join(path):
+    """A rank that has joined cannot open what it does not have: the others are told, and do not wait."""
+    hvd.allreduce(torch.ones(5000), compression=hvd.Compression.int8)
+    choice = hvd.Compression.int8(transport="udp", deadline_ms=7)
+    if hvd.rank():
+        with raises(GradflowError, "transport='udp', deadline_ms=7", "ranks [0] have joined"):
+            hvd.allreduce(torch.ones(5000), compression=choice)
+    hvd.join()
+    got = hvd.allreduce(torch.ones(5000), compression=choice)  # now that all are back
+    assert torch.allclose(got, torch.ones(5000))
+
+
 class Words(nn.Module):
     def __init__(self, sparse=True) -> None:
         super().__init__()
