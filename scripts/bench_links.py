@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Goodput of one direction between two nodes of a lab, by datagrams and by TCP, against loss and round trip.
 
-    sudo python scripts/bench_links.py --markdown links.md --plot links.png      # some ten minutes, quiet machine
+    sudo python scripts/bench_links.py --markdown links.md --plot links.png      # ten minutes, quiet machine
     sudo python scripts/bench_links.py --loss 0 0.1 --delay 5ms --congestion cubic
 
 Each row is a loss, each column a carrier: our datagrams, and MPI's and Gloo's messages over TCP with each
@@ -55,7 +55,15 @@ class Launch:
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.folder, self.number = folder, 0
         words = ["mpirun", "-np", "2", "-H", "node0,node1", "--bind-to", "none", "--map-by", "node"]
-        words += ["-x", "PYTHONPATH", "-x", "PATH", sys.executable, str(HERE / "links" / "worker.py"), str(folder)]
+        words += [
+            "-x",
+            "PYTHONPATH",
+            "-x",
+            "PATH",
+            sys.executable,
+            str(HERE / "links" / "worker.py"),
+            str(folder),
+        ]
         self.process = lab.popen("node0", words)
         self._wait("ready0", "ready1")
 
@@ -93,7 +101,9 @@ def measured(options: argparse.Namespace, congestion: str, delay: str) -> list[d
     """Return rows of one lab: a row for each loss and carrier, with all turns."""
     rows = []
     with (
-        Lab(nodes=2, rate=options.rate, congestion=congestion, **({} if delay == "0" else {"delay": delay})) as lab,
+        Lab(
+            nodes=2, rate=options.rate, congestion=congestion, **({} if delay == "0" else {"delay": delay})
+        ) as lab,
         tempfile.TemporaryDirectory() as folder,
     ):
         launch = Launch(lab, Path(folder))
@@ -109,9 +119,17 @@ def measured(options: argparse.Namespace, congestion: str, delay: str) -> list[d
                         found[carrier].append(answer["bytes"] * 8e-6 / answer["seconds"])
                 for carrier, rates in found.items():
                     rows.append(
-                        {"delay": delay, "loss": loss, "congestion": congestion, "carrier": carrier, "rates": rates}
+                        {
+                            "delay": delay,
+                            "loss": loss,
+                            "congestion": congestion,
+                            "carrier": carrier,
+                            "rates": rates,
+                        }
                     )
-                    text = f"{congestion} {delay} loss {loss:g} {carrier}: {statistics.median(rates):.1f} Mbit/s"
+                    text = (
+                        f"{congestion} {delay} loss {loss:g} {carrier}: {statistics.median(rates):.1f} Mbit/s"
+                    )
                     print(f"links: {text}", file=sys.stderr, flush=True)
         finally:
             launch.end()

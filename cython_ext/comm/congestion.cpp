@@ -139,7 +139,7 @@ double Congestion::window() const {
   if (state_ == State::kProbeRtt) return 4 * packet_;
   if (bandwidth_ <= 0 || min_rtt_ <= 0) return kFirstPackets * packet_;
   const double quantum = std::min(std::max(rate() * 1e-3, 2 * packet_), 65536.0);
-  return std::max(window_gain_ * bdp() + 3 * quantum, 8 * packet_);
+  return std::max(window_gain_ * bdp() + 3 * quantum, kFirstPackets * packet_);
 }
 
 }  // namespace gf
