@@ -132,8 +132,8 @@ cdef class NativeUdp(NativeTransport):
         self.opened += 1
         return self.udp.port(self.opened - 1)
 
-    def add_peer(self, int rank, addresses, ports, bytes key_out, bytes key_in):
-        """Say where a rank is on each path, and the keys (32 bytes) of both directions.
+    def add_peer(self, int rank, addresses, ports, keys_out, keys_in):
+        """Say where a rank is on each path, and the keys of both directions: as many, of 32 bytes each.
 
         Raises
         ------
@@ -141,10 +141,13 @@ cdef class NativeUdp(NativeTransport):
         """
         cdef vector[string] where = [a.encode() for a in addresses]
         cdef vector[int] at = ports
-        if len(key_out) != 32 or len(key_in) != 32 or len(addresses) != len(ports):
-            raise ValueError("expected two keys of 32 bytes, and a port for each address")
-        cdef string why = self.udp.add_peer(rank, where, at, <const uint8_t *> <char *> key_out,
-                                            <const uint8_t *> <char *> key_in)
+        cdef bytes out = b"".join(keys_out)
+        cdef bytes back = b"".join(keys_in)
+        cdef size_t count = len(keys_out)
+        if count == 0 or {len(out), len(back)} != {32 * count} or len(addresses) != len(ports):
+            raise ValueError("expected as many keys of 32 bytes for both directions, and a port for each address")
+        cdef string why = self.udp.add_peer(rank, where, at, <const uint8_t *> <char *> out,
+                                            <const uint8_t *> <char *> back, count)
         if not why.empty():
             raise OSError(f"UDP: {why.decode()}")
 

@@ -70,7 +70,8 @@ cdef extern from "comm/udp_transport.hpp" namespace "gf" nogil:
         UdpTransport(int, uint32_t, size_t, cbool) except +
         string add_path(const string &, int)
         int port(size_t)
-        string add_peer(int, const vector[string] &, const vector[int] &, const uint8_t *, const uint8_t *)
+        string add_peer(int, const vector[string] &, const vector[int] &, const uint8_t *, const uint8_t *,
+                        size_t)
         const UdpCounts &counts()
         vector[PathState] paths(int)
 

@@ -80,6 +80,25 @@ bool Aead::open_key(const uint8_t *key, bool sealing) {
          init(context_, nullptr, nullptr, key, nullptr) == 1;
 }
 
+bool KeyRing::open(const uint8_t *keys, size_t count, bool sealing) {
+  keys_.assign(keys, keys + count * Aead::kKey);
+  sealing_ = sealing;
+  return at(0) != nullptr;
+}
+
+Aead *KeyRing::at(uint64_t counter) {
+  const uint64_t number = counter >> kShift;
+  if (!covers(counter)) return nullptr;
+  Opened &entry = opened_[number % 2];
+  if (entry.number != number) {
+    auto made = std::make_unique<Aead>();
+    if (!made->open_key(keys_.data() + number * Aead::kKey, sealing_)) return nullptr;
+    entry.aead = std::move(made);
+    entry.number = number;
+  }
+  return entry.aead.get();
+}
+
 bool Aead::seal(const uint8_t *nonce, const uint8_t *head, size_t head_bytes, const uint8_t *plain,
                 size_t bytes, uint8_t *out) {
   int n = 0;

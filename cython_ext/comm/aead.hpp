@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace gf {
 
@@ -31,6 +33,27 @@ class Aead {
 
  private:
   void *context_ = nullptr;
+};
+
+// The keys of one direction, each for so many datagrams of a path as may be sealed under one
+// (docs/security.md).
+class KeyRing {
+ public:
+  static constexpr int kShift = 28;  // of a datagram's counter: the number of its key
+
+  bool open(const uint8_t *keys, size_t count, bool sealing);
+  // Whether there is a key for a counter at all.
+  bool covers(uint64_t counter) const { return counter >> kShift < keys_.size() / Aead::kKey; }
+  // The key for a counter, or null. Two are at hand at a time, since datagrams overtake each other.
+  Aead *at(uint64_t counter);
+
+ private:
+  std::vector<uint8_t> keys_;
+  bool sealing_ = false;
+  struct Opened {
+    uint64_t number = ~uint64_t{0};
+    std::unique_ptr<Aead> aead;
+  } opened_[2];
 };
 
 }  // namespace gf

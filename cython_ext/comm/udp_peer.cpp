@@ -21,8 +21,8 @@ UdpPeer::UdpPeer(UdpShared *shared, int rank, const std::vector<sockaddr_in> &pa
   plain_.resize(shared->sizes.body + Aead::kTag);
 }
 
-bool UdpPeer::open(const uint8_t *key_out, const uint8_t *key_in) {
-  return seal_.open_key(key_out, true) && open_.open_key(key_in, false);
+bool UdpPeer::open(const uint8_t *keys_out, const uint8_t *keys_in, size_t count) {
+  return seal_.open(keys_out, count, true) && open_.open(keys_in, count, false);
 }
 
 Transport::Ticket UdpPeer::send(int channel, const uint8_t *data, size_t bytes) {
@@ -120,7 +120,10 @@ bool UdpPeer::seal(size_t path, const uint8_t *body, size_t bytes, double now) {
   uint8_t nonce[Aead::kNonce];
   nonce_of(header, nonce);
   std::memcpy(to, &header, sizeof header);
-  if (!seal_.seal(nonce, to, sizeof header, body, bytes, to + sizeof header)) refuse("AES-GCM failed");
+  if (!seal_.covers(header.counter))
+    refuse("the keys for rank " + std::to_string(rank_) + " are used up: make a new reducer");
+  Aead *key = seal_.at(header.counter);
+  if (!key || !key->seal(nonce, to, sizeof header, body, bytes, to + sizeof header)) refuse("AES-GCM failed");
   socket.commit(out.to(), bytes + kSealing);
   out.paced(now, bytes + kSealing + kIpUdp);
   return true;
@@ -281,7 +284,8 @@ void UdpPeer::receive(const PacketHeader &header, const uint8_t *data, size_t by
   uint8_t nonce[Aead::kNonce];
   nonce_of(header, nonce);
   const size_t body = bytes - kSealing;
-  if (!open_.open(nonce, data, sizeof header, data + sizeof header, body, plain_.data())) {
+  Aead *key = open_.at(header.counter);
+  if (!key || !key->open(nonce, data, sizeof header, data + sizeof header, body, plain_.data())) {
     ++shared_->counts.forged;
     return;
   }

@@ -41,7 +41,7 @@ class UdpPeer {
  public:
   UdpPeer(UdpShared *shared, int rank, const std::vector<sockaddr_in> &paths);
   // False where the library refuses the keys.
-  bool open(const uint8_t *key_out, const uint8_t *key_in);
+  bool open(const uint8_t *keys_out, const uint8_t *keys_in, size_t count);
 
   Transport::Ticket send(int channel, const uint8_t *data, size_t bytes);
   Inbox &inbox() { return inbox_; }
@@ -82,7 +82,7 @@ class UdpPeer {
 
   UdpShared *shared_;
   int rank_;
-  Aead seal_, open_;
+  KeyRing seal_, open_;
   Inbox inbox_;
   std::vector<PathOut> out_;
   std::vector<PathIn> in_;

@@ -20,8 +20,8 @@ std::string UdpTransport::add_path(const std::string &address, int port) {
 }
 
 std::string UdpTransport::add_peer(int rank, const std::vector<std::string> &addresses,
-                                   const std::vector<int> &ports, const uint8_t *key_out,
-                                   const uint8_t *key_in) {
+                                   const std::vector<int> &ports, const uint8_t *keys_out,
+                                   const uint8_t *keys_in, size_t count) {
   // Under the same keys its counters, which are nonces, would begin anew.
   if (peers_.count(rank)) return "rank " + std::to_string(rank) + " is a peer already";
   std::vector<sockaddr_in> paths;
@@ -35,7 +35,7 @@ std::string UdpTransport::add_peer(int rank, const std::vector<std::string> &add
   }
   if (paths.empty()) return "rank " + std::to_string(rank) + " has no address";
   auto made = std::make_unique<UdpPeer>(&shared_, rank, paths);
-  if (!made->open(key_out, key_in)) return "libcrypto refused a key";
+  if (!made->open(keys_out, keys_in, count)) return "libcrypto refused a key";
   peers_[rank] = std::move(made);
   return {};
 }

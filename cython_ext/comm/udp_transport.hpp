@@ -17,9 +17,10 @@ class UdpTransport : public Transport {
   // One more path, with a socket of its own; what went wrong, or nothing.
   std::string add_path(const std::string &address, int port);
   int port(size_t path) const { return shared_.sockets[path]->port(); }
-  // A rank on another node: its address on each path, and the keys of both directions (32 bytes each).
+  // A rank on another node: its address on each path, and the keys of both directions (32 bytes each, `count`
+  // of them).
   std::string add_peer(int rank, const std::vector<std::string> &addresses, const std::vector<int> &ports,
-                       const uint8_t *key_out, const uint8_t *key_in);
+                       const uint8_t *keys_out, const uint8_t *keys_in, size_t count);
 
   Ticket send(int peer, int channel, const uint8_t *data, size_t bytes) override;
   bool done(Ticket ticket) override { return shared_.outbox.done(ticket); }

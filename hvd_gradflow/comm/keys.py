@@ -8,6 +8,7 @@ import secrets
 from hvd_gradflow.comm import _transports as native
 
 SECRET_BYTES = 32
+KEYS = 64  # of a direction, for 2^28 datagrams of each path each
 
 
 def obstacle() -> str | None:
@@ -37,14 +38,21 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
-def direction_key(secret: bytes, session: int, source: int, target: int) -> bytes:
-    """Return the key of what one rank sends to another (32 bytes).
+def direction_keys(secret: bytes, session: int, source: int, target: int) -> list[bytes]:
+    """Return the keys of what one rank sends to another, 32 bytes each, to be used one after the other.
 
-    HKDF-SHA256 (RFC 5869) of the secret; the session, which is the generation, is the salt, both ranks
-    are in the info.
+    HKDF-SHA256 (RFC 5869) of the secret: extracted once, with the session, which is the generation, as salt;
+    expanded for each key, with both ranks and the key's number in the info.
     """
     from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    from cryptography.hazmat.primitives.hmac import HMAC
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-    info = b"hvd_gradflow udp 1" + source.to_bytes(4, "big") + target.to_bytes(4, "big")
-    return HKDF(SHA256(), 32, session.to_bytes(4, "big"), info).derive(secret)
+    extract = HMAC(session.to_bytes(4, "big"), SHA256())
+    extract.update(secret)
+    key = extract.finalize()
+    ranks = source.to_bytes(4, "big") + target.to_bytes(4, "big")
+    return [
+        HKDFExpand(SHA256(), 32, b"hvd_gradflow udp 1" + ranks + number.to_bytes(4, "big")).derive(key)
+        for number in range(KEYS)
+    ]

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hvd_gradflow import events
 from hvd_gradflow.comm import _transports as native
 from hvd_gradflow.comm import addresses, keys
 from hvd_gradflow.config import Config
@@ -61,6 +62,7 @@ def connect(
     told = exchange([host, mine, error], what)
     _require(told, [t[2] for t in told], what)
     assert transport is not None and mine is not None
+    _tell_of_paths(rank, [len(t[1]["ports"]) for t in told])
     here = {r for node in nodes if rank in node for r in node}
     for peer, (machine, theirs, _) in enumerate(told):
         if peer in here:
@@ -74,8 +76,8 @@ def connect(
             peer,
             [address for address, _ in where],
             [port for _, port in where],
-            keys.direction_key(secret, session, rank, peer),
-            keys.direction_key(secret, session, peer, rank),
+            keys.direction_keys(secret, session, rank, peer),
+            keys.direction_keys(secret, session, peer, rank),
         )
     return transport
 
@@ -95,7 +97,12 @@ def _bind(transport: Any, address: str, config: Config) -> int:
     for port in tried:
         try:
             return int(transport.add_path(address, port))
-        except OSError:
+        except OSError as error:
+            if port == tried[-1] and config.udp_ports:
+                raise OSError(
+                    f"GRADFLOW_UDP_PORTS={config.udp_ports!r} has no free port; each rank takes one for each"
+                    f" path and reducer ({error})"
+                ) from error
             if port == tried[-1]:
                 raise
     raise AssertionError("no port was tried")
@@ -108,6 +115,18 @@ def _paths(mine: dict[str, Any], theirs: dict[str, Any], same_machine: bool) -> 
         return pairs[: len(mine["ports"])]
     address = "127.0.0.1" if same_machine else addresses.reached(mine["addresses"], theirs["addresses"])
     return [] if address is None else [(address, theirs["ports"][0])]
+
+
+def _tell_of_paths(rank: int, counts: list[int]) -> None:
+    fewest = min(counts)
+    more = [r for r, count in enumerate(counts) if count > fewest]
+    if rank == 0 and more:
+        events.warn(
+            "GRADFLOW_UDP_INTERFACES: ranks %s have more paths than the others, who have %d: the first ones"
+            " are used",
+            more,
+            fewest,
+        )
 
 
 def _require(values: list[Any], errors: list[str | None], what: str) -> None:

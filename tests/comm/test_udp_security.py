@@ -22,6 +22,7 @@ from tests.comm.transports import CONTROL, SCATTER, bytes_of, until
 SESSION = 0xABCD1234
 HEADER = struct.Struct("<BBHIQ")  # docs/udp.md: magic, version and path, source, session, counter
 KEYS = {(0, 1): bytes(range(32)), (1, 0): bytes(range(100, 132))}
+SECOND = bytes(range(50, 82))  # of both, from the datagram 2^28 on
 
 
 class Pair:
@@ -34,8 +35,8 @@ class Pair:
         self.relay = Relay(ports[1])
         self.relay.keep = keep
         self.back = Relay(ports[0])
-        self.ranks[0].add_peer(1, ["127.0.0.1"], [self.relay.port], keyring[0, 1], keyring[1, 0])
-        self.ranks[1].add_peer(0, ["127.0.0.1"], [self.back.port], keyring[1, 0], keyring[0, 1])
+        self.ranks[0].add_peer(1, ["127.0.0.1"], [self.relay.port], [keyring[0, 1], SECOND], [keyring[1, 0], SECOND])
+        self.ranks[1].add_peer(0, ["127.0.0.1"], [self.back.port], [keyring[1, 0], SECOND], [keyring[0, 1], SECOND])
 
     def progress(self, seconds=0.0):
         end = time.monotonic() + seconds
@@ -287,14 +288,33 @@ def test_without_libcrypto_it_refuses(monkeypatch):
     assert "install libssl3" in (keys.obstacle() or "")
 
 
-def test_keys_differ_by_direction_and_generation():
+def test_the_key_follows_from_the_counter(pair):
+    """Each is for 2^28 datagrams; beyond the last one there is none."""
+    pong = struct.pack("<BBHId", 5, 0, 0, 0, 1.0)
+    for counter, key, what in [
+        (2**28 - 1, KEYS[0, 1], None),
+        (2**28, KEYS[0, 1], "forged"),
+        (2**28, SECOND, None),
+        (2**28 - 2, KEYS[0, 1], None),  # overtaken, but not by much
+        (2**29, SECOND, "forged"),
+    ]:
+        before = pair.ranks[1].counters()
+        pair.relay.send(sealed(pong, key, counter=counter))
+        pair.progress(0.05)
+        after = pair.ranks[1].counters()
+        changed = [k for k in ("forged", "replayed", "malformed") if after[k] != before[k]]
+        assert changed == ([what] if what else []), counter
+
+
+def test_keys_differ_by_direction_generation_and_number():
     secret = keys.new_secret()
-    made = {
-        keys.direction_key(secret, session, a, b)
+    made = [
+        key
         for session in (1, 2)
         for a in range(3)
         for b in range(3)
         if a != b
-    }
-    assert len(made) == 12 and all(len(k) == 32 for k in made)
-    assert keys.direction_key(bytes(32), 1, 0, 1) not in made
+        for key in keys.direction_keys(secret, session, a, b)
+    ]
+    assert len(set(made)) == len(made) == 12 * keys.KEYS and all(len(k) == 32 for k in made)
+    assert keys.direction_keys(bytes(32), 1, 0, 1)[0] not in made

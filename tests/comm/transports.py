@@ -190,7 +190,7 @@ def udp_world(size, paths=1, relays=None, mtu=1500, session=77, parity=True):
     for a, transport in enumerate(world):
         for b in range(size):
             if a != b:
-                transport.add_peer(b, ["127.0.0.1"] * paths, ports[b], keys[a, b], keys[b, a])
+                transport.add_peer(b, ["127.0.0.1"] * paths, ports[b], [keys[a, b]], [keys[b, a]])
     return world
 
 
