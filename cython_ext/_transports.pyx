@@ -145,7 +145,7 @@ cdef class NativeUdp(NativeTransport):
         cdef bytes back = b"".join(keys_in)
         cdef size_t count = len(keys_out)
         if count == 0 or {len(out), len(back)} != {32 * count} or len(addresses) != len(ports):
-            raise ValueError("expected as many keys of 32 bytes for both directions, and a port for each address")
+            raise ValueError("expected as many keys of 32 bytes each way, and a port for each address")
         cdef string why = self.udp.add_peer(rank, where, at, <const uint8_t *> <char *> out,
                                             <const uint8_t *> <char *> back, count)
         if not why.empty():
