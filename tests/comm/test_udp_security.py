@@ -35,8 +35,12 @@ class Pair:
         self.relay = Relay(ports[1])
         self.relay.keep = keep
         self.back = Relay(ports[0])
-        self.ranks[0].add_peer(1, ["127.0.0.1"], [self.relay.port], [keyring[0, 1], SECOND], [keyring[1, 0], SECOND])
-        self.ranks[1].add_peer(0, ["127.0.0.1"], [self.back.port], [keyring[1, 0], SECOND], [keyring[0, 1], SECOND])
+        self.ranks[0].add_peer(
+            1, ["127.0.0.1"], [self.relay.port], [keyring[0, 1], SECOND], [keyring[1, 0], SECOND]
+        )
+        self.ranks[1].add_peer(
+            0, ["127.0.0.1"], [self.back.port], [keyring[1, 0], SECOND], [keyring[0, 1], SECOND]
+        )
 
     def progress(self, seconds=0.0):
         end = time.monotonic() + seconds
