@@ -42,6 +42,8 @@ class PathOut {
   bool idle() const { return open_ == 0; }
   // Whether the last that was sent on it was taken for lost for want of any answer.
   bool silent() const { return backoff_ > 0; }
+  // How often in a row.
+  int timeouts() const { return backoff_; }
   void revive(double now) {
     dead = false;
     heard = now;

@@ -10,6 +10,7 @@ constexpr double kLull = 0.2e-3;    // seconds without anything to send, before 
 constexpr double kPatience = 1e-3;  // seconds that an acknowledgement waits for company, at most
 constexpr double kLeastPatience = 1e-4;
 constexpr double kDead = 2.0;     // seconds without an acknowledgement after which a path is given up
+constexpr int kMostTimeouts = 3;  // in a row, after which it is at once, if another one answers
 constexpr double kAskDead = 1.0;  // seconds between two questions whether it lives again
 }  // namespace
 
@@ -197,12 +198,16 @@ bool UdpPeer::send_acks(double now) {
 
 // A path on which nothing was acknowledged for long is given up, as long as another one lives.
 void UdpPeer::watch_paths(double now) {
-  size_t alive = 0;
-  for (const PathOut &out : out_) alive += !out.dead;
+  size_t alive = 0, answering = 0;
+  for (const PathOut &out : out_) {
+    alive += !out.dead;
+    answering += !out.dead && !out.silent();
+  }
   for (size_t p = 0; p < out_.size(); ++p) {
     PathOut &out = out_[p];
     if (out.idle() && !out.silent() && !out.dead) out.heard = now;
-    if (!out.dead && alive > 1 && now - out.heard > kDead) {
+    const bool hopeless = now - out.heard > kDead || (answering > 0 && out.timeouts() >= kMostTimeouts);
+    if (!out.dead && alive > 1 && hopeless) {
       out.dead = true;
       --alive;
       out.parity.drop();
