@@ -168,9 +168,10 @@ cdef class NativeUdp(NativeTransport):
         }
 
     def paths(self, int rank):
-        """Return of each path to a rank: rtt and min_rtt (s), bandwidth (bytes/s), loss, dead."""
+        """Return of each path to a rank: rtt and min_rtt (s), bandwidth (bytes/s), loss, reorder, dead."""
         cdef vector[PathState] states = self.udp.paths(rank)
         return [
-            {"rtt": s.rtt, "min_rtt": s.min_rtt, "bandwidth": s.bandwidth, "loss": s.loss, "dead": s.dead}
+            {"rtt": s.rtt, "min_rtt": s.min_rtt, "bandwidth": s.bandwidth, "loss": s.loss,
+             "reorder": s.reorder, "dead": s.dead}
             for s in states
         ]

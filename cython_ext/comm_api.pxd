@@ -64,6 +64,7 @@ cdef extern from "comm/udp_transport.hpp" namespace "gf" nogil:
         double min_rtt
         double bandwidth
         double loss
+        uint32_t reorder
         cbool dead
 
     cdef cppclass UdpTransport(Transport):

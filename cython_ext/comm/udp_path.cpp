@@ -37,6 +37,7 @@ uint32_t PathOut::sent(double now, size_t bytes, std::vector<SegmentRef> *segmen
   s.hold = s.lost = 0;
   s.bytes = static_cast<uint32_t>(bytes);
   s.open = true;
+  s.overtaken = false;
   ++open_;
   s.mark = congestion_.mark(now, under_way_ == 0);
   s.segments.swap(*segments);
@@ -74,13 +75,18 @@ bool PathOut::acknowledged(const AckBody &ack, const uint8_t *bitmap, double now
   if (ack.largest - oldest_ > next_ - oldest_ && oldest_ - ack.largest > 2 * kNumbers) return false;
   if (next_ - ack.base > 2 * kNumbers) return false;
   const uint32_t end = ack.base + 8u * ack.bitmap;
-  size_t fresh = 0, gone = 0, wrong = 0;
+  size_t fresh = 0, gone = 0, wrong = 0, made = 0;
+  if (const uint32_t more = ack.recovered - recovered_; more > 0 && more < 0x80000000u) {
+    made = more;
+    recovered_ = ack.recovered;
+  }
   double rtt = 0;
   auto arrived = [&](uint32_t n) {
     Sent &s = at(n);
     if (!s.open && s.lost > 0) {  // it was not lost: more patience, as RFC 9002, section 6.1.1 allows
       s.lost = 0;
-      reorder_ = std::min(std::max(reorder_, largest_ - n), kMostReorder);
+      // Unless it came to life by parity, or nobody had answered: then it had not been overtaken.
+      if (made == 0 && s.overtaken) reorder_ = std::min(std::max(reorder_, largest_ - n), kMostReorder);
       ++wrong;
       for (const SegmentRef &ref : s.segments) outbox->acknowledge(ref);
     }
@@ -115,14 +121,14 @@ bool PathOut::acknowledged(const AckBody &ack, const uint8_t *bitmap, double now
       Sent &s = at(n);
       if (!s.open || now < s.hold) continue;
       if (largest_ - 1 - n >= reorder_ || largest_sent_ - s.time > limit) {
+        s.overtaken = true;
         lose(&s, now, outbox, lost);
         ++gone;
       }
     }
-    const uint32_t made = ack.recovered - recovered_;
-    recovered_ = ack.recovered;
-    congestion_.lost(static_cast<double>(gone + std::min<size_t>(made, fresh)) - static_cast<double>(wrong),
-                     gone + fresh);
+    // What was made from parity was lost; where it had been taken for lost already it is counted.
+    const size_t found = std::min(made, fresh + wrong);
+    congestion_.lost(static_cast<double>(gone + found) - static_cast<double>(wrong), gone + fresh);
     congestion_.acknowledged(now, rtt, under_way_);
   }
   advance(now);

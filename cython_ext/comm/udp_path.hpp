@@ -54,6 +54,7 @@ class PathOut {
   Congestion &congestion() { return congestion_; }
   const Congestion &congestion() const { return congestion_; }
   const sockaddr_in &to() const { return to_; }
+  uint32_t reorder() const { return reorder_; }
 
   bool dead = false;  // nothing came back for long, while another path lives
   double heard = 0;   // when something came last
@@ -69,6 +70,7 @@ class PathOut {
     double time = 0, hold = 0, lost = 0;  // lost: when it was taken for lost, or 0
     uint32_t bytes = 0;
     bool open = false;
+    bool overtaken = false;  // taken for lost because later ones had been acknowledged
     RateMark mark;
     std::vector<SegmentRef> segments;
   };

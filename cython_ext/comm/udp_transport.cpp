@@ -134,7 +134,7 @@ std::vector<UdpTransport::PathState> UdpTransport::paths(int rank) const {
   if (found == peers_.end()) return states;
   for (const PathOut &path : found->second->paths()) {
     const Congestion &c = path.congestion();
-    states.push_back({c.rtt(), c.min_rtt(), c.bandwidth(), c.loss(), path.dead});
+    states.push_back({c.rtt(), c.min_rtt(), c.bandwidth(), c.loss(), path.reorder(), path.dead});
   }
   return states;
 }

@@ -32,9 +32,11 @@ class UdpTransport : public Transport {
   void close() override;
 
   const UdpCounts &counts() const { return shared_.counts; }
-  // Of one path to a peer: round trip and its minimum (s), bandwidth (bytes/s), rate of loss.
+  // Of one path to a peer: round trip and its minimum (s), bandwidth (bytes/s), rate of loss, packets that
+  // may overtake one before it is lost.
   struct PathState {
     double rtt, min_rtt, bandwidth, loss;
+    uint32_t reorder;
     bool dead;
   };
   std::vector<PathState> paths(int peer) const;
