@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--loss", nargs="+", type=float, default=[0, 0.001, 0.01, 0.05, 0.1])
     p.add_argument("--delay", nargs="+", default=["0", "5ms"], help="one way; 0: none is added")
     p.add_argument("--congestion", nargs="+", default=["reno", "cubic", "bbr"])
+    p.add_argument("--carriers", nargs="+", default=list(CARRIERS), choices=CARRIERS)
     p.add_argument("--rate", default="200mbit")
     p.add_argument("--seconds", type=float, default=2.0, help="after which a turn begins no more messages")
     p.add_argument("--turns", type=int, default=3)
@@ -111,9 +112,9 @@ def measured(options: argparse.Namespace, congestion: str, delay: str) -> list[d
             for loss in options.loss:
                 for node in lab.hosts:
                     lab.set_loss(node, 1 - (1 - loss) ** 0.5)  # a packet passes two links
-                found: dict[str, list[float]] = {carrier: [] for carrier in CARRIERS}
+                found: dict[str, list[float]] = {carrier: [] for carrier in options.carriers}
                 for _ in range(options.turns):
-                    for carrier in CARRIERS:
+                    for carrier in options.carriers:
                         order = {"carrier": carrier, "bytes": 16 << 20, "seconds": options.seconds}
                         answer = launch.ask(order)
                         found[carrier].append(answer["bytes"] * 8e-6 / answer["seconds"])

@@ -20,8 +20,8 @@ from hvd_gradflow.comm import udp
 from hvd_gradflow.reduce import _engine
 from hvd_gradflow.reduce.agreement import exchange
 
-PIECE = 256 << 10  # bytes of one message
-AHEAD = 32  # messages under way
+PIECE = 64 << 10  # bytes of one message
+AHEAD = 24  # messages under way
 
 
 class ByTransport:
