@@ -23,7 +23,6 @@ from hvd_gradflow.reduce.place import Place
 from hvd_gradflow.reduce.planning import Planning, Terms
 from hvd_gradflow.reduce.reducer import Reducer
 from hvd_gradflow.reduce.residuals import Residuals
-from hvd_gradflow.reduce.results import HALVES
 from hvd_gradflow.reduce.topology import tell_of_one_node
 
 _IMPORTANCE = ("energy", "coordinate")
@@ -297,8 +296,8 @@ class GradientStream:
             self._normalizer.leave(name, values, unit.finite, filling.entered.pop(name))
         elif filling.transforms:
             self._bands.leave(filling, slot, unit.finite)
-        half = slot.spec.dtype in HALVES
-        saturated = half and self.op == "average" and filling.bucket.codec.lossy
+        # Of this tensor or of any other of the bucket: on a device all of them are given at once.
+        saturated = self.op == "average" and filling.bucket.codec.lossy
         result = filling.give(self.reducer.engine, slot, out, saturated)
         self._lanes.settle(filling, name, unit)
         if self._policy.wants_statistics:

@@ -143,10 +143,10 @@ def disagreeing(own: object, theirs: object, *words: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["allow"]:
         disagreeing(
-            AutoPolicy(allow="none,fp16"), AutoPolicy(allow="none,int8"), "auto(allow=['none', 'fp16']"
+            AutoPolicy(allow="none,fp16"), AutoPolicy(allow="none,int8"), "sent allow=['none', 'fp16']"
         )
     elif sys.argv[1:] == ["codec"]:
-        disagreeing(AutoPolicy(), "log4", "auto(allow=None", "Log4(")
+        disagreeing(AutoPolicy(), "log4", "sent codec auto, allow=None", "expected codec log4")
     else:
         with Reducer(comm) as reducer:
             run(comm.rank, comm.Barrier, sys.argv[1:], reducer)
