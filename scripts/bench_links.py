@@ -143,11 +143,12 @@ def median_of(rows: list[dict], **wanted: object) -> float | None:
 
 
 def columns(rows: list[dict]) -> list[tuple[str, dict]]:
-    controls = list(dict.fromkeys(row["congestion"] for row in rows))
+    there = {(row["carrier"], row["congestion"]) for row in rows}
     found: list[tuple[str, dict]] = [("datagrams", {"carrier": "udp"})]
-    for control in controls:
-        found += [(f"MPI, {control}", {"carrier": "mpi", "congestion": control})]
-        found += [(f"Gloo, {control}", {"carrier": "gloo", "congestion": control})]
+    for control in dict.fromkeys(row["congestion"] for row in rows):
+        for carrier, name in (("mpi", "MPI"), ("gloo", "Gloo")):
+            if (carrier, control) in there:
+                found.append((f"{name}, {control}", {"carrier": carrier, "congestion": control}))
     return found
 
 
