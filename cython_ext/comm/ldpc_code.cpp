@@ -161,12 +161,7 @@ bool LdpcCode::encode(const uint8_t *const *source, uint8_t *const *parity, size
   run.short_output = UINT32_MAX;
   run.symbol_bytes = symbol_bytes;
   run.short_bytes = last_bytes;
-  try {
-    run_strips(run);
-  } catch (const std::bad_alloc &) {
-    return false;
-  }
-  return true;
+  return run_strips(run);
 }
 
 }  // namespace gradflow

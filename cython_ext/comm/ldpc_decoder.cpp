@@ -73,12 +73,7 @@ bool LdpcDecoder::solve(uint8_t *const *missing_out) noexcept {
   run.short_output = known_[code_->k() - 1] ? UINT32_MAX : missing_ - 1;
   run.symbol_bytes = symbol_bytes_;
   run.short_bytes = last_bytes_;
-  try {
-    run_strips(run);
-  } catch (const std::bad_alloc &) {
-    return false;
-  }
-  return true;
+  return run_strips(run);
 }
 
 }  // namespace gradflow

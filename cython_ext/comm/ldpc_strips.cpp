@@ -1,5 +1,6 @@
 #include "ldpc_strips.hpp"
 
+#include <new>
 #include <string.h>
 
 #include <algorithm>
@@ -153,9 +154,14 @@ bool set_strip_level(const char *name) {
   return false;
 }
 
-void run_strips(const StripRun &run) {
-  if (run.program->outputs.empty()) return;
-  Runner(run).go();
+bool run_strips(const StripRun &run) noexcept {
+  if (run.program->outputs.empty()) return true;
+  try {
+    Runner(run).go();
+  } catch (const std::bad_alloc &) {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace gradflow

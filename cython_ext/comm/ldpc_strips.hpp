@@ -74,8 +74,8 @@ struct StripRun {
   size_t symbol_bytes, short_bytes;
 };
 
-// May throw bad_alloc, before anything is written.
-void run_strips(const StripRun &run);
+// False where memory is short; then nothing was written.
+bool run_strips(const StripRun &run) noexcept;
 
 }  // namespace gradflow
 

@@ -15,9 +15,8 @@ constexpr double kMostAhead = 10e-3;  // seconds, or a round trip, that what has
 constexpr uint32_t kProbes = 4;       // packets that are sent again when nothing was heard
 }  // namespace
 
-bool PathOut::may_send(double now, double quantum_left) const {
-  return !dead && now + quantum_left >= next_time_ && under_way_ < congestion_.window() &&
-         next_ - oldest_ < kNumbers - 1;
+bool PathOut::may_send(double now) const {
+  return !dead && now >= next_time_ && under_way_ < congestion_.window() && next_ - oldest_ < kNumbers - 1;
 }
 
 void PathOut::paced(double now, size_t bytes) {

@@ -19,7 +19,7 @@ class PathOut {
  public:
   PathOut(size_t packet, sockaddr_in to) : to_(to), congestion_(packet) {}
 
-  bool may_send(double now, double quantum_left) const;
+  bool may_send(double now) const;
   // Numbers a packet that leaves now; the caller says which segments are in it.
   uint32_t sent(double now, size_t bytes, std::vector<SegmentRef> *segments);
   void paced(double now, size_t bytes);  // anything that leaves takes its time of the path
@@ -36,7 +36,6 @@ class PathOut {
   uint32_t next() const { return next_; }
   uint32_t oldest() const { return oldest_; }
   bool open(uint32_t number) const { return number - oldest_ < next_ - oldest_ && at(number).open; }
-  const std::vector<SegmentRef> &segments(uint32_t number) const { return at(number).segments; }
   // These are not lost before this time: parity for them is on its way.
   void hold(uint32_t first, uint32_t count, double until);
   bool idle() const { return open_ == 0; }

@@ -237,16 +237,16 @@ bool UdpPeer::tick(double now) {
   // What a path did not answer for goes by another one, if there is one that answers.
   for (bool silent : {false, true}) {
     for (size_t p = 0; p < out_.size(); ++p) {
-      while (out_[p].silent() == silent && out_[p].may_send(now, 0) && send_data(p, now)) moved = true;
+      while (out_[p].silent() == silent && out_[p].may_send(now) && send_data(p, now)) moved = true;
     }
   }
   for (size_t p = 0; p < out_.size(); ++p) {
     PathOut &out = out_[p];
     if (again_.empty() && control_.empty() && bulk_.empty()) {
       if (quiet_since_ == 0) quiet_since_ = now;
-      if (out.may_send(now, 0)) out.congestion().limited();
+      if (out.may_send(now)) out.congestion().limited();
       if (now - quiet_since_ >= kLull) protect(p, now);
-      while (out.may_send(now, 0) && send_parity(p, now)) moved = true;
+      while (out.may_send(now) && send_parity(p, now)) moved = true;
     } else {
       quiet_since_ = 0;
     }

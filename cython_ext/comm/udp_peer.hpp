@@ -95,7 +95,6 @@ class UdpPeer {
   bool pong_ = false;
   PingBody pong_body_;
   size_t pong_path_ = 0;
-  bool heard_ = false;
 };
 
 }  // namespace gf

@@ -133,7 +133,6 @@ bool UdpSocket::flush(DatagramCounts *counts, std::string *error) {
       continue;
     } else {  // the network is unreachable, a filter refuses: as if lost on the way
       gone = datagrams[0];
-      counts->refused += gone;
     }
     for (size_t i = 0; i < gone; ++i) counts->bytes += batch_[i].bytes + 28;
     counts->packets += gone;

@@ -12,7 +12,6 @@ namespace gf {
 
 struct DatagramCounts {
   uint64_t packets = 0, bytes = 0;  // handed to the network, headers of UDP and IP counted
-  uint64_t refused = 0;             // of them, by the network: lost
 };
 
 class UdpSocket {
@@ -35,7 +34,6 @@ class UdpSocket {
   void commit(const sockaddr_in &to, size_t bytes);
   // Sends what was committed; false where the kernel has no room now, then the rest stays.
   bool flush(DatagramCounts *counts, std::string *error);
-  bool pending() const { return !batch_.empty(); }
 
   // Calls `take(data, bytes)` for each datagram that is there, some hundreds at most, and before some of them
   // `fetched()`; whether any was.
