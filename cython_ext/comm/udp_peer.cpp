@@ -10,7 +10,8 @@ constexpr double kLull = 0.2e-3;    // seconds without anything to send, before 
 constexpr double kPatience = 1e-3;  // seconds that an acknowledgement waits for company, at most
 constexpr double kLeastPatience = 1e-4;
 constexpr double kDead = 2.0;     // seconds without an acknowledgement after which a path is given up
-constexpr int kMostTimeouts = 3;  // in a row, after which it is at once, if another one answers
+constexpr int kMostTimeouts = 3;  // in a row, after which it is sooner, if another one answers
+constexpr double kSilent = 0.25;  // seconds; a host that stands still for less has not lost a path
 constexpr double kAskDead = 1.0;  // seconds between two questions whether it lives again
 }  // namespace
 
@@ -206,7 +207,9 @@ void UdpPeer::watch_paths(double now) {
   for (size_t p = 0; p < out_.size(); ++p) {
     PathOut &out = out_[p];
     if (out.idle() && !out.silent() && !out.dead) out.heard = now;
-    const bool hopeless = now - out.heard > kDead || (answering > 0 && out.timeouts() >= kMostTimeouts);
+    const double silence = now - out.heard;
+    const bool hopeless =
+        silence > kDead || (answering > 0 && out.timeouts() >= kMostTimeouts && silence > kSilent);
     if (!out.dead && alive > 1 && hopeless) {
       out.dead = true;
       --alive;
