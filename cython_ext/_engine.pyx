@@ -354,6 +354,8 @@ cdef class NativeEngine:
             "units": t.units.load(),
             "late": t.late.load(),
             "missed": t.missed.load(),
+            "loose_energy": t.loose_energy.load(),
+            "missed_energy": t.missed_energy.load(),
         }
 
     def warnings(self):

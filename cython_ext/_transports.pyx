@@ -10,14 +10,57 @@ from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from comm_api cimport Aead, LocalHub, LocalTransport, PathState, Transport, UdpCounts, UdpTransport
+from comm_api cimport (
+    Aead, GuardPlan, LocalHub, LocalTransport, PathState, Transport, UdpCounts, UdpTransport, Weighed
+)
+from comm_api cimport guard_odds as odds_of_guard
+from comm_api cimport parity_for, parity_n1, plan_guard
 
 CONTROL, SCATTER, GATHER = 1, 2, 3
+MISSING = "missing"
 
 
 def load_crypto(str path=""):
     """Find libcrypto, in this file first; returns what went wrong, or an empty string."""
     return Aead.load(path.encode()).decode("utf-8", "replace")
+
+
+def parity_shape(uint32_t packets, uint32_t open, double loss):
+    """Return (m, N1): parity for so many packets, of which `open` may be missing (docs/udp.md, "Parity")."""
+    m = parity_for(packets, open, loss)
+    return m, parity_n1(m)
+
+
+def guard_odds(uint32_t packets, uint32_t parity, double loss):
+    """Return, for 0 to `packets` packets, the probability that all can be had with so much parity."""
+    return odds_of_guard(packets, parity, loss)
+
+
+def guard_plan(weights, sizes, size_t packet, uint32_t parity, double loss):
+    """Choose which messages get the parity.
+
+    Parameters
+    ----------
+    weights, sizes : sequences of as many
+        What each is worth, and its bytes.
+    packet : int
+        Bytes of messages in a packet.
+    parity : int
+        Packets of it.
+    loss : float
+        Rate of loss.
+
+    Returns
+    -------
+    guarded : list of bool
+    gain : float
+        Weight that is expected to arrive for it.
+    """
+    cdef vector[Weighed] messages
+    for weight, size in zip(weights, sizes, strict=True):
+        messages.push_back(Weighed(weight, size))
+    cdef GuardPlan plan = plan_guard(messages, packet, parity, loss)
+    return list(plan.guarded), plan.gain
 
 
 cdef class NativeTransport:
@@ -35,10 +78,10 @@ cdef class NativeTransport:
         """For the engine, which must not outlive this object."""
         return PyCapsule_New(<void *> self.transport, "hvd_gradflow.transport", NULL)
 
-    def send(self, int peer, int channel, const uint8_t[::1] data):
-        """Begin to send; returns a ticket for :meth:`done`."""
+    def send(self, int peer, int channel, const uint8_t[::1] data, double weight=0):
+        """Begin to send; returns a ticket for :meth:`done`. With a weight it may be given up."""
         cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
-        ticket = self.transport.send(peer, channel, start, data.shape[0])
+        ticket = self.transport.send(peer, channel, start, data.shape[0], weight)
         self.kept[ticket] = data
         return ticket
 
@@ -54,12 +97,16 @@ cdef class NativeTransport:
         self.posted.setdefault((peer, channel), []).append(buffer)
         self.transport.post(peer, channel, &buffer[0] if buffer.shape[0] else NULL, buffer.shape[0])
 
-    def take(self, int peer, int channel):
-        """Return the oldest posted buffer, cut to its message, or None while that has not come."""
+    def take(self, int peer, int channel, double patience=0):
+        """Return the oldest posted buffer, cut to its message, or None while that has not come.
+
+        With a patience (s) it may be given up; then it is MISSING.
+        """
         cdef size_t count = 0
-        if not self.transport.take(peer, channel, &count):
+        if not self.transport.take(peer, channel, &count, patience):
             return None
-        return self.posted[peer, channel].pop(0)[:count]
+        buffer = self.posted[peer, channel].pop(0)
+        return MISSING if count == <size_t> -1 else buffer[:count]
 
     def take_control(self):
         """Return (rank, message) of some control message, or None."""
@@ -115,8 +162,8 @@ cdef class NativeUdp(NativeTransport):
     cdef UdpTransport *udp
     cdef size_t opened
 
-    def __init__(self, int rank, uint32_t session, size_t mtu, cbool parity=True):
-        self.udp = new UdpTransport(rank, session, mtu, parity)
+    def __init__(self, int rank, uint32_t session, size_t mtu, cbool parity=True, double deadline=0):
+        self.udp = new UdpTransport(rank, session, mtu, parity, deadline)
         self.transport = self.udp
 
     def add_path(self, str address, int port):
@@ -160,6 +207,7 @@ cdef class NativeUdp(NativeTransport):
             "data": c.data.load(),
             "lost": c.lost.load(),
             "parity": c.parity.load(),
+            "guard": c.guard.load(),
             "recovered": c.recovered.load(),
             "forged": c.forged.load(),
             "replayed": c.replayed.load(),

@@ -27,10 +27,10 @@ cdef extern from *:
 
 cdef extern from "comm/transport.hpp" namespace "gf" nogil:
     cdef cppclass Transport:
-        uint32_t send(int, int, const uint8_t *, size_t) except +raise_transport
+        uint32_t send(int, int, const uint8_t *, size_t, double) except +raise_transport
         cbool done(uint32_t) except +raise_transport
         void post(int, int, uint8_t *, size_t) except +raise_transport
-        cbool take(int, int, size_t *) except +raise_transport
+        cbool take(int, int, size_t *, double) except +raise_transport
         cbool take_control(int *, vector[uint8_t] *) except +raise_transport
         cbool progress() except +raise_transport
         cbool busy()
@@ -41,6 +41,25 @@ cdef extern from "comm/aead.hpp" namespace "gf" nogil:
     cdef cppclass Aead:
         @staticmethod
         string load(const string &)
+
+
+cdef extern from "comm/guard.hpp" namespace "gf" nogil:
+    cdef struct Weighed:
+        double weight
+        size_t bytes
+
+    cdef struct GuardPlan:
+        vector[cbool] guarded
+        uint32_t parity
+        double gain
+
+    GuardPlan plan_guard(const vector[Weighed] &, size_t, uint32_t, double) except +
+    vector[double] guard_odds(uint32_t, uint32_t, double) except +
+
+
+cdef extern from "comm/parity.hpp" namespace "gf" nogil:
+    uint32_t parity_for(uint32_t, uint32_t, double)
+    uint8_t parity_n1(uint32_t)
 
 
 cdef extern from "comm/udp_transport.hpp" namespace "gf" nogil:
@@ -54,6 +73,7 @@ cdef extern from "comm/udp_transport.hpp" namespace "gf" nogil:
         Atomic lost
         Atomic parity
         Atomic recovered
+        Atomic guard
         Atomic forged
         Atomic replayed
         Atomic malformed
@@ -68,7 +88,7 @@ cdef extern from "comm/udp_transport.hpp" namespace "gf" nogil:
         cbool dead
 
     cdef cppclass UdpTransport(Transport):
-        UdpTransport(int, uint32_t, size_t, cbool) except +
+        UdpTransport(int, uint32_t, size_t, cbool, double) except +
         string add_path(const string &, int)
         int port(size_t)
         string add_peer(int, const vector[string] &, const vector[int] &, const uint8_t *, const uint8_t *,

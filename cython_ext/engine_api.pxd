@@ -72,6 +72,9 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
     cdef cppclass Atomic "std::atomic<uint64_t>":
         uint64_t load()
 
+    cdef cppclass AtomicDouble "std::atomic<double>":
+        double load()
+
     cdef struct Energy:
         double gradient
         double residual
@@ -141,6 +144,8 @@ cdef extern from "engine/engine.hpp" namespace "gf" nogil:
         Atomic units
         Atomic late
         Atomic missed
+        AtomicDouble loose_energy
+        AtomicDouble missed_energy
 
     cdef cppclass Failure "gf::Failure":
         Failure()

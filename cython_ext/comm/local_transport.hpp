@@ -38,7 +38,7 @@ class LocalTransport : public Transport {
   LocalTransport(std::shared_ptr<LocalHub> hub, int rank, int size)
       : hub_(std::move(hub)), rank_(rank), size_(size) {}
 
-  Ticket send(int peer, int channel, const uint8_t *data, size_t bytes) override {
+  Ticket send(int peer, int channel, const uint8_t *data, size_t bytes, double = 0) override {
     hub_->put(peer, rank_, channel, std::vector<uint8_t>(data, data + bytes));
     return 0;
   }

@@ -25,7 +25,9 @@ struct Outgoing {
   uint32_t bytes = 0, segments = 0;
   uint32_t next = 0;  // never sent: this one and those behind it
   uint32_t acknowledged = 0;
+  double weight = 0;  // where it may be given up: what that would lose
   std::vector<bool> arrived;
+  bool loose() const { return weight > 0; }
   bool ended() const { return acknowledged == segments; }
 };
 
@@ -33,7 +35,8 @@ class Outbox {
  public:
   explicit Outbox(size_t segment) : segment_(segment) {}
 
-  Transport::Ticket add(uint8_t channel, uint32_t number, const uint8_t *data, size_t bytes) {
+  Transport::Ticket add(uint8_t channel, uint32_t number, const uint8_t *data, size_t bytes,
+                        double weight = 0) {
     Transport::Ticket ticket;
     if (unused_.empty()) {
       ticket = static_cast<Transport::Ticket>(messages_.size());
@@ -47,6 +50,7 @@ class Outbox {
     m.channel = channel;
     m.number = number;
     m.data = data;
+    m.weight = weight;
     m.bytes = static_cast<uint32_t>(bytes);
     m.segments = static_cast<uint32_t>(bytes == 0 ? 1 : (bytes + segment_ - 1) / segment_);
     m.next = m.acknowledged = 0;

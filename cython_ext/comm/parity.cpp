@@ -11,6 +11,7 @@ using gradflow::LdpcDecoder;
 void Kept::keep(uint32_t number, const uint8_t *frames, size_t bytes, size_t longest) {
   if (ring_.empty()) ring_.resize(kKept);
   Entry &e = ring_[number % kKept];
+  if (!e.frames.empty() && e.number - number - 1 < 0x7fffffffu) return;  // there is a later one
   e.number = number;
   e.bytes = bytes;
   e.frames.assign(frames, frames + bytes);
@@ -27,9 +28,11 @@ const uint8_t *Kept::find(uint32_t number, size_t *bytes) const {
 
 uint32_t parity_for(uint32_t k, uint32_t open, double loss) {
   const double mean = open * loss;
-  const double m = mean + 3 * std::sqrt(mean * (1 - loss)) + 2 + 0.01 * k;
-  return std::min(static_cast<uint32_t>(std::ceil(m)), kMostParity);
+  const double needed = mean + 3 * std::sqrt(mean * (1 - loss)) + std::min(4.0, 2 + open / 4.0) + 0.01 * k;
+  return std::min(static_cast<uint32_t>(std::ceil(needed / (1 - loss))), kMostParity);  // some is lost, too
 }
+
+uint8_t parity_n1(uint32_t m) { return m < 4 ? 1 : m < 9 ? 3 : m < 12 ? 5 : 7; }
 
 bool ParityOut::make(uint32_t first, uint32_t k, uint32_t m, const Kept &kept) {
   drop();
@@ -41,14 +44,14 @@ bool ParityOut::make(uint32_t first, uint32_t k, uint32_t m, const Kept &kept) {
     if (!sources[i]) return false;
     symbol = std::max(symbol, bytes);
   }
-  const auto code = LdpcCode::make(k, m, std::min<uint32_t>(kParityN1, m), 0);
+  const auto code = LdpcCode::make(k, m, parity_n1(m), 0);
   if (!code) return false;
   symbols_.resize(m * symbol);
   std::vector<uint8_t *> parity(m);
   for (uint32_t i = 0; i < m; ++i) parity[i] = symbols_.data() + i * symbol;
   if (!code->encode(sources.data(), parity.data(), symbol)) return false;
   symbol_ = symbol;
-  body_.n1 = kParityN1;
+  body_.n1 = parity_n1(m);
   body_.first = first;
   body_.k = static_cast<uint16_t>(k);
   body_.m = static_cast<uint16_t>(m);
@@ -66,7 +69,7 @@ size_t ParityOut::next(uint8_t *out) {
 
 bool ParityIn::possible(const ParityBody &body, std::string *why) {
   if (body.k > 0 && body.k <= kKept && body.m <= kMostParity && body.symbol < body.m &&
-      body.n1 == kParityN1) {
+      body.n1 == parity_n1(body.m)) {
     return true;
   }
   *why = "parity that cannot be: symbol " + std::to_string(body.symbol) + " of " + std::to_string(body.m) +
@@ -96,7 +99,7 @@ bool ParityIn::decode(const Block &block, const std::vector<const uint8_t *> &so
                       std::vector<uint8_t> *out) {
   const size_t symbol = block.symbol;
   const uint32_t k = block.body.k, m = block.body.m;
-  auto code = LdpcCode::make(k, m, std::min<uint32_t>(kParityN1, m), 0);
+  auto code = LdpcCode::make(k, m, block.body.n1, 0);
   if (!code) return false;
   LdpcDecoder decoder(code, symbol);
   if (!decoder.ok()) return false;

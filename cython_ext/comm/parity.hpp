@@ -28,12 +28,15 @@ class Kept {
   std::vector<Entry> ring_;
 };
 
-constexpr uint8_t kParityN1 = 7;
 constexpr uint32_t kMostParity = 512;  // symbols of a block
+constexpr uint32_t kLeastBlock = 4;    // packets; of fewer, all would be in the same equations
 
 // How many symbols a block of k packets needs, of which `open` may be missing, so that all but some in a
 // thousand can be had: three standard deviations, and what LDPC takes beyond an ideal code (docs/ldpc.md).
 uint32_t parity_for(uint32_t k, uint32_t open, double loss);
+// In how many of m equations each packet is. With half of them or more, equations become alike: of m = 7 with
+// N1 = 7 all are one and the same, and a second loss is final.
+uint8_t parity_n1(uint32_t m);
 
 // A block that waits for its turn to be sent.
 class ParityOut {
@@ -64,7 +67,13 @@ class ParityIn {
   // `there(number)` says whether a packet has arrived, `kept` has those that did.
   template <class There, class Made>
   void solve(const Kept &kept, There &&there, Made &&made);
-  bool empty() const { return blocks_.empty(); }
+  // Whether a block has this packet.
+  bool covers(uint32_t number) const {
+    for (const Block &block : blocks_) {
+      if (number - block.body.first < block.body.k) return true;
+    }
+    return false;
+  }
 
  private:
   struct Block {
@@ -86,26 +95,23 @@ void ParityIn::solve(const Kept &kept, There &&there, Made &&made) {
     Block &block = blocks_[i];
     const uint32_t k = block.body.k;
     std::vector<const uint8_t *> sources(k, nullptr);
-    std::vector<uint32_t> missing;
-    bool usable = true;
-    for (uint32_t j = 0; j < k && usable; ++j) {
+    std::vector<uint32_t> missing;  // or not kept: then it is past, and matters to the equations only
+    bool wanted = false;
+    for (uint32_t j = 0; j < k; ++j) {
       const uint32_t number = block.body.first + j;
-      if (!there(number)) {
-        missing.push_back(number);
-      } else {
-        sources[j] = kept.find(number);
-        usable = sources[j] != nullptr;
-      }
+      const bool came = there(number);
+      if (came) sources[j] = kept.find(number);
+      if (!sources[j]) missing.push_back(number);
+      wanted |= !came;
     }
     std::vector<uint8_t> out;
-    const bool waits = usable && block.which.size() < missing.size();
-    if (waits || (usable && !missing.empty() && !decode(block, sources, &out))) {
+    if (wanted && (block.which.size() < missing.size() || !decode(block, sources, &out))) {
       ++i;
       continue;
     }
     const size_t symbol = block.symbol;
     blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!usable) continue;
+    if (!wanted) continue;
     for (size_t j = 0; j < missing.size(); ++j) made(missing[j], out.data() + j * symbol, symbol);
   }
 }

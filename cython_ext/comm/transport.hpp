@@ -27,8 +27,9 @@ class Transport {
 
   virtual ~Transport() = default;
 
-  // Begins to send; the bytes stay as they are until `done` has said so, once.
-  virtual Ticket send(int peer, int channel, const uint8_t *data, size_t bytes) = 0;
+  // Begins to send; the bytes stay as they are until `done` has said so, once. A weight above 0 says that the
+  // receiver may give it up, and what would be lost with it, in any unit; 0, that it must arrive.
+  virtual Ticket send(int peer, int channel, const uint8_t *data, size_t bytes, double weight = 0) = 0;
   virtual bool done(Ticket ticket) = 0;
 
   // Room for one more message of at most `capacity` bytes.
@@ -44,6 +45,9 @@ class Transport {
   virtual bool progress() = 0;
   // Whether it must be called again soon, though nobody waits for it.
   virtual bool busy() const { return false; }
+  // Bytes of a message that travel in one piece, so that a shorter one is lost whole or not at all; 0: no
+  // matter.
+  virtual size_t piece() const { return 0; }
   // Lets go of posted buffers; nothing else may be called afterwards, but `abandon`.
   virtual void close() = 0;
 };

@@ -27,7 +27,7 @@ void PathOut::paced(double now, size_t bytes) {
   next_time_ = std::min(next_time_, now + std::max(congestion_.rtt(), kMostAhead));
 }
 
-uint32_t PathOut::sent(double now, size_t bytes, std::vector<SegmentRef> *segments) {
+uint32_t PathOut::sent(double now, size_t bytes, bool exact, std::vector<SegmentRef> *segments) {
   if (ring_.empty()) ring_.resize(kNumbers);
   if (idle()) last_progress_ = now;
   const uint32_t number = next_++;
@@ -36,6 +36,7 @@ uint32_t PathOut::sent(double now, size_t bytes, std::vector<SegmentRef> *segmen
   s.hold = s.lost = 0;
   s.bytes = static_cast<uint32_t>(bytes);
   s.open = true;
+  s.exact = exact;
   s.overtaken = false;
   ++open_;
   s.mark = congestion_.mark(now, under_way_ == 0);
@@ -62,9 +63,9 @@ void PathOut::advance(double now) {
   while (oldest_ != next_ && !at(oldest_).open && at(oldest_).lost <= late) ++oldest_;
 }
 
-uint32_t PathOut::first_open() const {
+uint32_t PathOut::first_open(bool exact) const {
   uint32_t n = oldest_;
-  while (n != next_ && !at(n).open) ++n;
+  while (n != next_ && !(at(n).open && (at(n).exact || !exact))) ++n;
   return n;
 }
 

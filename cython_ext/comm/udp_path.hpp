@@ -20,8 +20,8 @@ class PathOut {
   PathOut(size_t packet, sockaddr_in to) : to_(to), congestion_(packet) {}
 
   bool may_send(double now) const;
-  // Numbers a packet that leaves now; the caller says which segments are in it.
-  uint32_t sent(double now, size_t bytes, std::vector<SegmentRef> *segments);
+  // Numbers a packet that leaves now; the caller says which segments are in it, and whether one must arrive.
+  uint32_t sent(double now, size_t bytes, bool exact, std::vector<SegmentRef> *segments);
   void paced(double now, size_t bytes);  // anything that leaves takes its time of the path
   uint64_t next_counter() { return counter_++; }
 
@@ -48,7 +48,7 @@ class PathOut {
     heard = now;
     backoff_ = 0;
   }
-  uint32_t first_open() const;  // or next()
+  uint32_t first_open(bool exact = false) const;  // if wanted of those that must arrive; or next()
   double under_way() const { return under_way_; }
   Congestion &congestion() { return congestion_; }
   const Congestion &congestion() const { return congestion_; }
@@ -61,14 +61,17 @@ class PathOut {
   uint64_t lost_packets = 0, sent_packets = 0;
   Kept kept;
   ParityOut parity;
-  double told_loss = 0;  // of the other direction, as the peer measures it
-  uint32_t covered = 0;  // packets below this one have had their parity
+  ParityOut guard;          // the same for what was picked of a batch; goes before all data
+  uint32_t guard_from = 0;  // number of the first packet of the batch
+  double told_loss = 0;     // of the other direction, as the peer measures it
+  uint32_t covered = 0;     // packets below this one have had their parity
 
  private:
   struct Sent {
     double time = 0, hold = 0, lost = 0;  // lost: when it was taken for lost, or 0
     uint32_t bytes = 0;
     bool open = false;
+    bool exact = false;      // something in it must arrive
     bool overtaken = false;  // taken for lost because later ones had been acknowledged
     RateMark mark;
     std::vector<SegmentRef> segments;

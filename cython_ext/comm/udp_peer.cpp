@@ -5,18 +5,17 @@
 namespace gf {
 
 namespace {
-constexpr double kLossy = 0.002;    // a rate of loss from which parity is sent
-constexpr double kLull = 0.2e-3;    // seconds without anything to send, before the end is protected
-constexpr double kPatience = 1e-3;  // seconds that an acknowledgement waits for company, at most
-constexpr double kLeastPatience = 1e-4;
-constexpr double kDead = 2.0;     // seconds without an acknowledgement after which a path is given up
-constexpr int kMostTimeouts = 3;  // in a row, after which it is sooner, if another one answers
-constexpr double kSilent = 0.25;  // seconds; a host that stands still for less has not lost a path
-constexpr double kAskDead = 1.0;  // seconds between two questions whether it lives again
+constexpr double kLossy = 0.002;   // a rate of loss from which parity is sent
+constexpr double kMostLoss = 0.3;  // that parity is made for
+constexpr double kLull = 0.2e-3;   // seconds without anything to send, before the end is protected
+constexpr double kDead = 2.0;      // seconds without an acknowledgement after which a path is given up
+constexpr int kMostTimeouts = 3;   // in a row, after which it is sooner, if another one answers
+constexpr double kSilent = 0.25;   // seconds; a host that stands still for less has not lost a path
+constexpr double kAskDead = 1.0;   // seconds between two questions whether it lives again
 }  // namespace
 
 UdpPeer::UdpPeer(UdpShared *shared, int rank, const std::vector<sockaddr_in> &paths)
-    : shared_(shared), rank_(rank), inbox_(shared->sizes.segment, rank) {
+    : shared_(shared), rank_(rank), inbox_(shared->sizes.segment, rank), queue_(&shared->outbox) {
   for (const sockaddr_in &to : paths) out_.emplace_back(shared->sizes.body + kSealing + kIpUdp, to);
   in_.resize(paths.size());
   body_.resize(shared->sizes.body);
@@ -27,11 +26,10 @@ bool UdpPeer::open(const uint8_t *keys_out, const uint8_t *keys_in, size_t count
   return seal_.open(keys_out, count, true) && open_.open(keys_in, count, false);
 }
 
-Transport::Ticket UdpPeer::send(int channel, const uint8_t *data, size_t bytes) {
+Transport::Ticket UdpPeer::send(int channel, const uint8_t *data, size_t bytes, double weight) {
   const Transport::Ticket ticket =
-      shared_->outbox.add(static_cast<uint8_t>(channel), numbers_[channel]++, data, bytes);
-  auto &queue = channel == Transport::kControl ? control_ : bulk_;
-  queue.push_back({ticket, shared_->outbox.at(ticket).generation, 0});
+      shared_->outbox.add(static_cast<uint8_t>(channel), numbers_[channel]++, data, bytes, weight);
+  queue_.add(ticket);
   return ticket;
 }
 
@@ -50,54 +48,6 @@ size_t UdpPeer::living(size_t preferred) const {
     if (!out_[p].dead) return p;
   }
   return preferred;
-}
-
-// What is lost goes first, then control messages, then payloads in the order in which they were handed over.
-bool UdpPeer::peek(Next *next) {
-  for (; !again_.empty(); again_.pop_front()) {
-    if (Outgoing *m = shared_->outbox.find(again_.front())) {
-      *next = {again_.front(), m, nullptr};
-      return true;
-    }
-  }
-  for (auto *queue : {&control_, &bulk_}) {
-    if (queue->empty()) continue;
-    SegmentRef ref = queue->front();
-    Outgoing &m = shared_->outbox.at(ref.ticket);
-    ref.segment = m.next;
-    *next = {ref, &m, queue};
-    return true;
-  }
-  return false;
-}
-
-size_t UdpPeer::fill(uint8_t *frames, size_t room, std::vector<SegmentRef> *segments) {
-  size_t used = 0;
-  Next next;
-  while (peek(&next)) {
-    Outgoing &m = *next.message;
-    const size_t bytes = shared_->outbox.segment_bytes(m, next.ref.segment);
-    if (used + sizeof(Frame) + bytes > room) break;
-    Frame frame;
-    frame.channel = m.channel;
-    frame.bytes = static_cast<uint16_t>(bytes);
-    frame.message = m.number;
-    frame.segment = next.ref.segment;
-    frame.total = m.bytes;
-    std::memcpy(frames + used, &frame, sizeof frame);
-    if (bytes) {
-      std::memcpy(frames + used + sizeof frame,
-                  m.data + static_cast<size_t>(next.ref.segment) * shared_->outbox.segment(), bytes);
-    }
-    used += sizeof frame + bytes;
-    segments->push_back(next.ref);
-    if (!next.from) {
-      again_.pop_front();
-    } else if (++m.next == m.segments) {
-      next.from->pop_front();
-    }
-  }
-  return used;
 }
 
 bool UdpPeer::room(size_t path) {
@@ -136,12 +86,18 @@ bool UdpPeer::send_data(size_t path, double now) {
   const bool keep = lossy(path);
   if (!room(path)) return false;  // nothing is numbered that cannot leave
   segments_.clear();
-  const size_t used = fill(body_.data() + sizeof(DataBody), shared_->sizes.frames, &segments_);
+  const size_t used = queue_.fill(body_.data() + sizeof(DataBody), shared_->sizes.frames, &segments_);
   if (segments_.empty()) return false;
+  if (queue_.batches() != batches_) {
+    batches_ = queue_.batches();
+    for (PathOut &o : out_) o.guard_from = o.next();
+  }
+  bool exact = false;
+  for (const SegmentRef &ref : segments_) exact |= !shared_->outbox.at(ref.ticket).loose();
   DataBody head;
   head.keep = keep;
   head.oldest = out.oldest();
-  head.number = out.sent(now, sizeof head + used + kSealing + kIpUdp, &segments_);
+  head.number = out.sent(now, sizeof head + used + kSealing + kIpUdp, exact, &segments_);
   std::memcpy(body_.data(), &head, sizeof head);
   if (keep) out.kept.keep(head.number, body_.data() + sizeof head, used, shared_->sizes.frames);
   if (out.parity.waiting()) {  // there is more to send: what was the end is not
@@ -151,33 +107,69 @@ bool UdpPeer::send_data(size_t path, double now) {
   }
   if (!seal(path, body_.data(), sizeof head + used, now)) refuse("no room in a batch that had some");
   ++shared_->counts.data;
+  if (const uint32_t parity = queue_.guard()) guard(parity, now);
   return true;
 }
 
-// Nothing is left to send: makes parity for what may still be lost.
+// When the last symbol of a block that leaves now must have been heard of.
+double UdpPeer::heard_of(const PathOut &out, uint32_t m, double now) const {
+  const Congestion &c = out.congestion();
+  return now + m * static_cast<double>(shared_->sizes.body) / c.rate() + c.rtt() * 9 / 8 + 2e-3;
+}
+
+// Nothing is left to send: makes parity for what may still be lost and is waited for. That is not what may be
+// given up, but for the last: what is behind it decides that it is.
 void UdpPeer::protect(size_t path, double now) {
   PathOut &out = out_[path];
   if (!lossy(path) || out.parity.waiting() || out.idle() || out.covered == out.next()) return;
-  uint32_t first = out.first_open();
+  uint32_t first = out.first_open(shared_->deadline > 0);
+  if (first == out.next()) first = out.next() - 1;
   if (out.covered - first < 0x80000000u && out.covered - first <= out.next() - first) first = out.covered;
   if (out.next() - first > kKept) first = out.next() - kKept;
+  uint32_t open = 0;
+  for (uint32_t n = first; n != out.next(); ++n) open += out.open(n);
+  while (out.next() - first < kLeastBlock && out.kept.find(first - 1)) --first;
   const uint32_t k = out.next() - first;
   out.covered = out.next();
-  uint32_t open = 0;
-  for (uint32_t n = first; n != first + k; ++n) open += out.open(n);
-  const Congestion &c = out.congestion();
-  const uint32_t m = parity_for(k, open, std::min(loss(path), 0.3));
-  if (!out.parity.make(first, k, m, out.kept)) return;
-  const double leaves = m * static_cast<double>(shared_->sizes.body) / c.rate();
-  out.hold(first, k, now + leaves + c.rtt() * 9 / 8 + 2e-3);
+  const uint32_t m = parity_for(k, open, std::min(loss(path), kMostLoss));
+  if (out.parity.make(first, k, m, out.kept)) out.hold(first, k, heard_of(out, m, now));
 }
 
-bool UdpPeer::send_parity(size_t path, double now) {
-  PathOut &out = out_[path];
-  if (!out.parity.waiting() || !shared_->sockets[path]->room()) return false;
-  const size_t bytes = out.parity.next(body_.data());
+// What was picked of a batch has been sent: parity for the packets since then, on each path its part.
+void UdpPeer::guard(uint32_t parity, double now) {
+  uint32_t packets = 0;
+  for (const PathOut &out : out_) packets += out.next() - out.guard_from;
+  for (size_t p = 0; p < out_.size(); ++p) {
+    PathOut &out = out_[p];
+    const uint32_t k = out.next() - out.guard_from;
+    const uint32_t m = (parity * k + packets - 1) / packets;
+    if (k == 0 || k > kKept || out.dead || !out.guard.make(out.guard_from, k, m, out.kept)) continue;
+    out.hold(out.guard_from, k, heard_of(out, m, now));
+    out.covered = out.next();
+  }
+}
+
+// A batch is as long as the path takes for three quarters of the deadline: its last packets are in time then.
+void UdpPeer::set_limits() {
+  SendQueue::Limits limits;
+  limits.packet = shared_->sizes.frames;
+  double rate = 0;
+  for (size_t p = 0; p < out_.size(); ++p) {
+    if (out_[p].dead) continue;
+    rate += out_[p].congestion().rate();
+    if (lossy(p)) limits.loss = std::max(limits.loss, std::min(loss(p), kMostLoss));
+  }
+  limits.bytes = static_cast<size_t>(
+      std::min(0.75 * shared_->deadline * rate, static_cast<double>(kGuardPackets * shared_->sizes.frames)));
+  queue_.set(limits);
+}
+
+bool UdpPeer::send_parity(size_t path, ParityOut *parity, double now) {
+  if (!parity->waiting() || !room(path)) return false;
+  const size_t bytes = parity->next(body_.data());
   if (!seal(path, body_.data(), bytes, now)) return false;
   ++shared_->counts.parity;
+  if (parity == &out_[path].guard) ++shared_->counts.guard;
   return true;
 }
 
@@ -214,6 +206,7 @@ void UdpPeer::watch_paths(double now) {
       out.dead = true;
       --alive;
       out.parity.drop();
+      out.guard.drop();
       out.give_up(now, &shared_->outbox, &lost_);
       ++shared_->counts.dead_paths;
       out.asked = now;
@@ -235,21 +228,23 @@ bool UdpPeer::tick(double now) {
   for (PathOut &out : out_) out.watch(now, &shared_->outbox, &lost_);
   if (out_.size() > 1) watch_paths(now);
   shared_->counts.lost += lost_.size();
-  again_.insert(again_.end(), lost_.begin(), lost_.end());
-  lost_.clear();
+  queue_.again(&lost_);
+  if (shared_->deadline > 0) set_limits();
   // What a path did not answer for goes by another one, if there is one that answers.
   for (bool silent : {false, true}) {
     for (size_t p = 0; p < out_.size(); ++p) {
-      while (out_[p].silent() == silent && out_[p].may_send(now) && send_data(p, now)) moved = true;
+      PathOut &out = out_[p];
+      if (out.silent() != silent) continue;
+      while (out.may_send(now) && (send_parity(p, &out.guard, now) || send_data(p, now))) moved = true;
     }
   }
   for (size_t p = 0; p < out_.size(); ++p) {
     PathOut &out = out_[p];
-    if (again_.empty() && control_.empty() && bulk_.empty()) {
+    if (queue_.empty()) {
       if (quiet_since_ == 0) quiet_since_ = now;
       if (out.may_send(now)) out.congestion().limited();
       if (now - quiet_since_ >= kLull) protect(p, now);
-      while (out.may_send(now) && send_parity(p, now)) moved = true;
+      while (out.may_send(now) && send_parity(p, &out.parity, now)) moved = true;
     } else {
       quiet_since_ = 0;
     }
@@ -258,9 +253,9 @@ bool UdpPeer::tick(double now) {
 }
 
 bool UdpPeer::busy() const {
-  if (!again_.empty() || !control_.empty() || !bulk_.empty() || pong_) return true;
+  if (!queue_.empty() || pong_) return true;
   for (const PathOut &out : out_) {
-    if (!out.idle() || out.parity.waiting()) return true;
+    if (!out.idle() || out.parity.waiting() || out.guard.waiting()) return true;
   }
   for (const PathIn &in : in_) {
     if (in.owes_any()) return true;
@@ -276,129 +271,6 @@ void UdpPeer::farewell(double now) {
       seal(living(p), body_.data(), bytes, now);
     }
   }
-}
-
-void UdpPeer::receive(const PacketHeader &header, const uint8_t *data, size_t bytes, double now) {
-  const auto path = static_cast<size_t>(header.path());
-  if (path >= in_.size() || bytes < kSealing + 8 || bytes > shared_->sizes.body + kSealing) {
-    ++shared_->counts.malformed;
-    return;
-  }
-  PathIn &in = in_[path];
-  if (!in.fresh(header.counter)) {
-    ++shared_->counts.replayed;
-    return;
-  }
-  uint8_t nonce[Aead::kNonce];
-  nonce_of(header, nonce);
-  const size_t body = bytes - kSealing;
-  Aead *key = open_.at(header.counter);
-  if (!key || !key->open(nonce, data, sizeof header, data + sizeof header, body, plain_.data())) {
-    ++shared_->counts.forged;
-    return;
-  }
-  in.count(header.counter);
-  switch (static_cast<Kind>(plain_[0])) {
-    case Kind::kData:
-      return take_data(path, plain_.data(), body, now);
-    case Kind::kParity:
-      return take_parity(path, plain_.data(), body, now);
-    case Kind::kAck:
-      return take_ack(plain_.data(), body, now);
-    case Kind::kPing:
-    case Kind::kPong: {
-      if (body != sizeof(PingBody)) refuse("a ping of " + std::to_string(body) + " bytes");
-      auto ping = read<PingBody>(plain_.data());
-      if (ping.path >= out_.size()) refuse("a ping of path " + std::to_string(ping.path));
-      if (ping.kind == Kind::kPong) {
-        out_[ping.path].revive(now);
-      } else {
-        ping.kind = Kind::kPong;
-        pong_ = true;
-        pong_body_ = ping;
-        pong_path_ = path;
-      }
-      return;
-    }
-  }
-  refuse("a packet of unknown kind " + std::to_string(plain_[0]) + " from rank " + std::to_string(rank_));
-}
-
-void UdpPeer::take_data(size_t path, const uint8_t *body, size_t bytes, double now) {
-  if (bytes < sizeof(DataBody)) refuse("a data packet of " + std::to_string(bytes) + " bytes");
-  const auto head = read<DataBody>(body);
-  PathIn &in = in_[path];
-  if (head.number - head.oldest >= kNumbers) refuse("a data packet whose number is out of all bounds");
-  in.forget_below(head.oldest);
-  const double rtt = out_[path].congestion().rtt();
-  const double patience = rtt > 0 ? std::min(kPatience, std::max(kLeastPatience, rtt / 8)) : kPatience;
-  switch (in.place(head.number)) {
-    case PathIn::Place::kFar:
-      return;
-    case PathIn::Place::kOld:
-      in.owe(now, patience);
-      return;
-    case PathIn::Place::kNew:
-      break;
-  }
-  std::string why;
-  const uint8_t *frames = body + sizeof head;
-  switch (inbox_.accept(frames, bytes - sizeof head, now, &why)) {
-    case Inbox::Taken::kWrong:
-      refuse(why);
-    case Inbox::Taken::kNotNow:
-      return;
-    case Inbox::Taken::kYes:
-      break;
-  }
-  in.arrived(head.number, now);
-  in.owe(now, patience);
-  if (head.keep) in.kept.keep(head.number, frames, bytes - sizeof head, shared_->sizes.frames);
-  if (!in.parity.empty()) solve(path, now);
-}
-
-void UdpPeer::take_parity(size_t path, const uint8_t *body, size_t bytes, double now) {
-  if (bytes <= sizeof(ParityBody) || bytes > sizeof(ParityBody) + shared_->sizes.frames)
-    refuse("parity of " + std::to_string(bytes) + " bytes");
-  const auto head = read<ParityBody>(body);
-  std::string why;
-  if (!ParityIn::possible(head, &why)) refuse(why);
-  PathIn &in = in_[path];
-  if (head.first - in.base() >= 0x80000000u && head.first + head.k - in.base() >= 0x80000000u)
-    return;  // past
-  if (head.first + head.k - in.base() > 2 * kNumbers) return;
-  in.parity.add(head, body + sizeof head, bytes - sizeof head);
-  solve(path, now);
-}
-
-void UdpPeer::solve(size_t path, double now) {
-  PathIn &in = in_[path];
-  std::string why;
-  in.parity.solve(
-      in.kept, [&](uint32_t number) { return in.there(number); },
-      [&](uint32_t number, const uint8_t *frames, size_t bytes) {
-        if (in.place(number) != PathIn::Place::kNew) return;
-        const Inbox::Taken taken = inbox_.accept(frames, bytes, now, &why);
-        if (taken == Inbox::Taken::kWrong) refuse(why);
-        if (taken == Inbox::Taken::kNotNow) return;
-        in.arrived(number, now);
-        ++in.recovered;
-        ++shared_->counts.recovered;
-        in.at_once(now);
-      });
-}
-
-void UdpPeer::take_ack(const uint8_t *body, size_t bytes, double now) {
-  if (bytes < sizeof(AckBody)) refuse("an acknowledgement of " + std::to_string(bytes) + " bytes");
-  const auto ack = read<AckBody>(body);
-  if (ack.bitmap != bytes - sizeof ack || ack.path >= out_.size())
-    refuse("an acknowledgement that does not hold what it says");
-  PathOut &out = out_[ack.path];
-  out.told_loss = std::min(ack.loss * 1e-6, 1.0);
-  if (out.acknowledged(ack, body + sizeof ack, now, &shared_->outbox, &lost_)) out.heard = now;
-  shared_->counts.lost += lost_.size();
-  again_.insert(again_.end(), lost_.begin(), lost_.end());
-  lost_.clear();
 }
 
 }  // namespace gf

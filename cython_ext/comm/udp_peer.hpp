@@ -10,6 +10,7 @@
 
 #include "inbox.hpp"
 #include "outbox.hpp"
+#include "send_queue.hpp"
 #include "udp_path.hpp"
 #include "udp_socket.hpp"
 
@@ -20,6 +21,7 @@ struct UdpCounts {
   std::atomic<uint64_t> datagrams{0}, bytes{0};   // sent, all headers counted
   std::atomic<uint64_t> data{0}, lost{0};         // data packets sent; taken for lost
   std::atomic<uint64_t> parity{0}, recovered{0};  // parity packets sent; packets made from what came of them
+  std::atomic<uint64_t> guard{0};  // of the parity: for what was picked of that which may be given up
   std::atomic<uint64_t> forged{0}, replayed{0}, malformed{0};  // datagrams that were dropped
   std::atomic<uint64_t> dead_paths{0};                         // times that a path was given up
 };
@@ -34,6 +36,7 @@ struct UdpShared {
   UdpCounts counts;
   DatagramCounts sent;
   bool parity = true;
+  double deadline = 0;  // seconds
   explicit UdpShared(size_t mtu) : sizes(mtu), outbox(sizes.segment) {}
 };
 
@@ -43,7 +46,7 @@ class UdpPeer {
   // False where the library refuses the keys.
   bool open(const uint8_t *keys_out, const uint8_t *keys_in, size_t count);
 
-  Transport::Ticket send(int channel, const uint8_t *data, size_t bytes);
+  Transport::Ticket send(int channel, const uint8_t *data, size_t bytes, double weight);
   Inbox &inbox() { return inbox_; }
 
   // A datagram that says it is of this peer; nothing of it is believed before it is authenticated. Throws
@@ -57,16 +60,12 @@ class UdpPeer {
   const std::vector<PathOut> &paths() const { return out_; }
 
  private:
-  struct Next {  // a segment that could be sent
-    SegmentRef ref;
-    Outgoing *message;
-    std::deque<SegmentRef> *from;  // its queue, or null where it is to be sent again
-  };
-  bool peek(Next *next);
-  size_t fill(uint8_t *frames, size_t room, std::vector<SegmentRef> *segments);
   bool send_data(size_t path, double now);
-  bool send_parity(size_t path, double now);
+  bool send_parity(size_t path, ParityOut *parity, double now);
   void protect(size_t path, double now);
+  void guard(uint32_t parity, double now);
+  void set_limits();
+  double heard_of(const PathOut &out, uint32_t m, double now) const;
   bool room(size_t path);  // for one more datagram, if need be once the batch has left
   bool seal(size_t path, const uint8_t *body, size_t bytes, double now);
   bool send_acks(double now);
@@ -86,8 +85,8 @@ class UdpPeer {
   Inbox inbox_;
   std::vector<PathOut> out_;
   std::vector<PathIn> in_;
-  std::deque<SegmentRef> again_;           // to be sent again
-  std::deque<SegmentRef> control_, bulk_;  // messages with segments that were never sent
+  SendQueue queue_;
+  uint64_t batches_ = 0;  // that the paths know of
   std::vector<SegmentRef> lost_, segments_;
   std::vector<uint8_t> body_, plain_;
   uint32_t numbers_[Transport::kChannels] = {};

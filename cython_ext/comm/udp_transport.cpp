@@ -6,10 +6,12 @@
 
 namespace gf {
 
-UdpTransport::UdpTransport(int rank, uint32_t session, size_t mtu, bool parity) : shared_(mtu) {
+UdpTransport::UdpTransport(int rank, uint32_t session, size_t mtu, bool parity, double deadline)
+    : shared_(mtu) {
   shared_.rank = rank;
   shared_.session = session;
   shared_.parity = parity;
+  shared_.deadline = deadline;
 }
 
 std::string UdpTransport::add_path(const std::string &address, int port) {
@@ -46,8 +48,9 @@ UdpPeer &UdpTransport::peer(int rank) {
   return *found->second;
 }
 
-Transport::Ticket UdpTransport::send(int rank, int channel, const uint8_t *data, size_t bytes) {
-  return peer(rank).send(channel, data, bytes);
+Transport::Ticket UdpTransport::send(int rank, int channel, const uint8_t *data, size_t bytes,
+                                     double weight) {
+  return peer(rank).send(channel, data, bytes, weight);
 }
 
 void UdpTransport::post(int rank, int channel, uint8_t *buffer, size_t capacity) {

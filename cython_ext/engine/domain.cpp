@@ -7,6 +7,10 @@
 
 namespace gf {
 
+namespace {
+constexpr size_t kBeside = sizeof(DataHeader) + 2 * sizeof(Energy);  // of a payload, in its message
+}
+
 Domain::Domain(MPI_Comm comm, Transport *between, Topology topology, Options options, void *shared,
                std::string name, const Host *host)
     : mpi_(comm), topology_(std::move(topology)), options_(options), name_(std::move(name)), host_(host) {
@@ -204,8 +208,16 @@ void Domain::go(const UnitSpec &spec, const Agreement &agreement) {
   };
   run.lossy = may_miss(run);
   size_t eager = sent ? options_.eager_bytes : room;
-  if (run.lossy) eager = most(Geometry::smallest(spec));  // what is given up is little
-  run.geometry = Geometry::of(spec, options_.chunk_bytes, owners, most, eager, room);
+  uint64_t least = Geometry::kSmallest;
+  if (run.lossy) {  // what is given up is little: what fits into a packet, if it is known what does
+    eager = most(Geometry::smallest(spec));
+    const size_t piece = routes_.between->piece();
+    if (sent && piece > kBeside) {
+      least = Geometry::kPiece;
+      eager = std::max(piece - kBeside, most(Geometry::smallest(spec, least)));
+    }
+  }
+  run.geometry = Geometry::of(spec, options_.chunk_bytes, owners, most, eager, room, least);
   if (most(run.geometry.chunk) > room) {
     return refuse("a block of the codec with id " + std::to_string(spec.codec.id) + " may need more than " +
                   std::to_string(room) + " bytes: raise GRADFLOW_CHUNK_KIB");

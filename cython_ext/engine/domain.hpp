@@ -204,12 +204,15 @@ class Domain {
   static void add_up(const std::vector<Energy> &part, std::vector<Energy> *energies);
   std::vector<int> other_owners(const At &at) const;
   void send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers, size_t payload_bytes,
-            uint64_t first_bytes, const std::vector<Energy> &energies, uint64_t missing = 0);
+            uint64_t first_bytes, const std::vector<Energy> &energies, uint64_t missing = 0,
+            double weight = 0);
 
   // Payloads that may be given up (domain_missing.cpp).
   bool may_miss(const Running &run) const;
   bool may_keep(int peer) const;
-  void keep_sent(const At &at, int peer, size_t slot, size_t bytes);
+  void keep_sent(const At &at, int peer, size_t slot, size_t bytes, double weight);
+  static double energy_of(const float *a, const float *b, uint64_t count);
+  double weight_of(double before, const At &at) const;
   void give_up(const At &at, uint8_t *total, bool first);
   void owe_missed(const At &at, int peer, const Arrival &arrival);
 
@@ -247,6 +250,7 @@ class Domain {
   struct Kept {  // a payload that was sent, until its result tells whether it was in it
     uint64_t g, count;
     size_t slot, bytes;
+    double weight;
   };
   std::vector<std::deque<Kept>> kept_;  // by peer, in order
 

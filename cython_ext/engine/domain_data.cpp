@@ -296,12 +296,12 @@ std::vector<int> Domain::other_owners(const At &at) const {
 
 void Domain::send(const At &at, Window *window, SendSlot *slot, const std::vector<int> &peers,
                   size_t payload_bytes, uint64_t first_bytes, const std::vector<Energy> &energies,
-                  uint64_t missing) {
+                  uint64_t missing, double weight) {
   const size_t bytes = slot->seal(at.g, payload_bytes, first_bytes, missing, energies);
   constexpr size_t kWireHeader = 32;  // of a payload of `none`
   const size_t plain = sizeof(DataHeader) + kWireHeader + at.count * at.run->spec.element_bytes();
   for (int peer : peers) {
-    slot->send(window->transport(), peer, window->channel(), bytes);
+    slot->send(window->transport(), peer, window->channel(), bytes, weight);
     window->sent(peer, &traffic);
     traffic.wire += bytes;
     traffic.uncompressed += plain;

@@ -1,6 +1,7 @@
 // Payloads that may be given up (docs/architecture.md, "Deadlines"): the home of a chunk goes on without
 // those that others have overtaken, its result says whose they were, and who sent them owes what was in them.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -20,8 +21,28 @@ bool Domain::may_keep(int peer) const {
   return kept.empty() || scatter_counts_[peer] - kept.front().count < scatter_slots_[peer].size();
 }
 
-void Domain::keep_sent(const At &at, int peer, size_t slot, size_t bytes) {
-  kept_[peer].push_back({at.g, scatter_counts_[peer] - 1, slot, bytes});
+// Sum of squares of a + b, in four lanes to be quick; b may be null.
+double Domain::energy_of(const float *a, const float *b, uint64_t count) {
+  double lanes[4] = {};
+  for (uint64_t i = 0; i < count; ++i) {
+    const double v = b ? static_cast<double>(a[i]) + b[i] : a[i];
+    lanes[i % 4] += v * v;
+  }
+  return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+}
+
+// What a payload is worth: by how much its arrival makes the energy of what is owed less. One that is not
+// finite is what everybody must know of first.
+double Domain::weight_of(double before, const At &at) const {
+  const float *owed = residual(at);
+  const double weight = owed ? before - energy_of(owed, nullptr, at.count) : 0;
+  if (!std::isfinite(weight)) return std::numeric_limits<float>::max();
+  return std::max(weight, static_cast<double>(std::numeric_limits<float>::min()));
+}
+
+void Domain::keep_sent(const At &at, int peer, size_t slot, size_t bytes, double weight) {
+  kept_[peer].push_back({at.g, scatter_counts_[peer] - 1, slot, bytes, weight});
+  traffic.loose_energy = traffic.loose_energy + weight;
 }
 
 void Domain::give_up(const At &at, uint8_t *total, bool first) {
@@ -42,7 +63,9 @@ void Domain::owe_missed(const At &at, int peer, const Arrival &arrival) {
   const Kept sent = kept.front();
   kept.pop_front();
   float *owed = residual(at);
-  if (!(arrival.missing >> topology_.node & 1) || !owed) return;
+  if (!(arrival.missing >> topology_.node & 1)) return;
+  traffic.missed_energy = traffic.missed_energy + sent.weight;
+  if (!owed) return;
   const Arrival mine{at.g, scatter_slots_[peer][sent.slot].payload(), sent.bytes, nullptr, 0, 0};
   decode(at, mine, topology_.rank, scratch_.data(), false);
   const auto *x = reinterpret_cast<const float *>(scratch_.data());

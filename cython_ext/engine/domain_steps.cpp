@@ -97,6 +97,7 @@ bool Domain::step_sum() {
       sum_node(at, scratch_.data(), 1.0);
       back_up(at);
       auto *x = reinterpret_cast<float *>(scratch_.data());
+      const double before = at.run->lossy ? energy_of(x, residual(at), at.count) : 0;
       std::vector<Energy> energies;
       size_t bytes;
       if (at.run->stepped()) {
@@ -106,8 +107,9 @@ bool Domain::step_sum() {
         bytes = encode(at, x, res, 0, slot.payload());
         energies = measure(at, x, res);
       }
-      if (at.run->lossy) keep_sent(at, peer, slot_index, bytes);
-      send(at, &scatter_, &slot, {peer}, bytes, 0, energies);
+      const double weight = at.run->lossy ? weight_of(before, at) : 0;
+      if (at.run->lossy) keep_sent(at, peer, slot_index, bytes, weight);
+      send(at, &scatter_, &slot, {peer}, bytes, 0, energies, 0, weight);
     }
     if (shared_) shared_.set_reduced(at.g);
     advance(&summing_);

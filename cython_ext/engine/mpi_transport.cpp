@@ -20,7 +20,7 @@ void check_mpi(int code, const char *call) {
   throw TransportError{std::string(call) + ": " + std::string(text, static_cast<size_t>(length))};
 }
 
-Transport::Ticket MpiTransport::send(int peer, int channel, const uint8_t *data, size_t bytes) {
+Transport::Ticket MpiTransport::send(int peer, int channel, const uint8_t *data, size_t bytes, double) {
   MPI_Request request;
   check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, channel, comm_, &request), "MPI_Isend");
   if (unused_.empty()) {

@@ -19,7 +19,7 @@ class MpiTransport : public Transport {
   // On a communicator of its own, whose errors return.
   explicit MpiTransport(MPI_Comm comm) : comm_(comm) {}
 
-  Ticket send(int peer, int channel, const uint8_t *data, size_t bytes) override;
+  Ticket send(int peer, int channel, const uint8_t *data, size_t bytes, double = 0) override;
   bool done(Ticket ticket) override;
   void post(int peer, int channel, uint8_t *buffer, size_t capacity) override;
   bool take(int peer, int channel, size_t *bytes, double patience = 0) override;

@@ -58,29 +58,30 @@ struct Geometry {
 
   static constexpr uint64_t kAlign = 64;       // elements, where the codec has no blocks
   static constexpr uint64_t kSmallest = 4096;  // elements; below it a message costs more than its bytes
+  static constexpr uint64_t kPiece = 512;      // the same where each must travel in one piece
 
   static uint64_t align_of(const UnitSpec &spec) {
     return std::max<uint64_t>(spec.codec.block, 1) > 1 ? spec.codec.block : kAlign;
   }
   // Elements of the shortest chunk, if the unit has as many.
-  static uint64_t smallest(const UnitSpec &spec) {
+  static uint64_t smallest(const UnitSpec &spec, uint64_t least = kSmallest) {
     const uint64_t align = align_of(spec);
-    return (kSmallest + align - 1) / align * align;
+    return (least + align - 1) / align * align;
   }
 
   // `bytes(n)` is the most that a payload of n elements has; it must be at most `room`, and is at most
-  // `eager` where that leaves more than a block.
+  // `eager` where that leaves `least` elements.
   template <class Bytes>
   static Geometry of(const UnitSpec &spec, size_t chunk_bytes, uint64_t owners, Bytes bytes, size_t eager,
-                     size_t room) {
+                     size_t room, uint64_t least = kSmallest) {
     Geometry g;
     const uint64_t align = align_of(spec);
     auto up = [&](uint64_t n) { return (n + align - 1) / align * align; };
     const uint64_t most = std::max<uint64_t>(chunk_bytes / spec.element_bytes() / align, 1) * align;
     const uint64_t share = up((spec.elements + owners - 1) / owners);
-    g.chunk = std::min(most, std::max(share, up(kSmallest)));
-    if (bytes(g.chunk) > eager && bytes(std::min(g.chunk, up(kSmallest))) <= eager) {
-      uint64_t low = up(kSmallest) / align, high = g.chunk / align;  // in blocks: low fits, high does not
+    g.chunk = std::min(most, std::max(share, up(least)));
+    if (bytes(g.chunk) > eager && bytes(std::min(g.chunk, up(least))) <= eager) {
+      uint64_t low = up(least) / align, high = g.chunk / align;  // in blocks: low fits, high does not
       while (high - low > 1) {
         const uint64_t middle = (low + high) / 2;
         (bytes(middle * align) <= eager ? low : high) = middle;

@@ -37,8 +37,8 @@ size_t SendSlot::seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes
   return sizeof header + payload_bytes + extra;
 }
 
-void SendSlot::send(Transport *transport, int peer, int channel, size_t bytes) {
-  under_way_.emplace_back(transport, transport->send(peer, channel, buffer_.get(), bytes));
+void SendSlot::send(Transport *transport, int peer, int channel, size_t bytes, double weight) {
+  under_way_.emplace_back(transport, transport->send(peer, channel, buffer_.get(), bytes, weight));
 }
 
 void Window::open(Transport *transport, int channel, int width, size_t capacity,

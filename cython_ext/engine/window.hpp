@@ -23,6 +23,9 @@ struct Traffic {
   std::atomic<uint64_t> units{0};           // ended well
   std::atomic<uint64_t> late{0};            // of them, those of which the second part was not sent
   std::atomic<uint64_t> missed{0};          // payloads of others that did not come in time
+  // Of this rank's payloads that may miss their results: by how much less was owed (sum of squares) because
+  // they were sent, and the part of that in those that were missed.
+  std::atomic<double> loose_energy{0}, missed_energy{0};
 };
 
 // For the longest message there can be; what most leave unused is never touched, and takes no memory.
@@ -41,7 +44,7 @@ class SendSlot {
   // Energies go after the payload; the header before it.
   size_t seal(uint64_t chunk, size_t payload_bytes, uint64_t first_bytes, uint64_t missing,
               const std::vector<Energy> &energies);
-  void send(Transport *transport, int peer, int channel, size_t bytes);
+  void send(Transport *transport, int peer, int channel, size_t bytes, double weight);
 
  private:
   using Bytes = std::unique_ptr<uint8_t, std::function<void(uint8_t *)>>;

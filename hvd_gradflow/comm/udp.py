@@ -55,7 +55,9 @@ def connect(
     _require(agreed, [a[1] for a in agreed], what)
     secret, session = bytes.fromhex(agreed[0][0][0]), agreed[0][0][1]
     try:
-        transport = native.NativeUdp(rank, session, config.udp_mtu, config.udp_parity)
+        transport = native.NativeUdp(
+            rank, session, config.udp_mtu, config.udp_parity, config.deadline_ms / 1000
+        )
         mine = _open(transport, config)
     except (OSError, ConfigError) as failure:
         error = str(failure)

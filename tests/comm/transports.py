@@ -179,10 +179,10 @@ def local_world(size):
     return [native.NativeLocal(hub, rank, size) for rank in range(size)]
 
 
-def udp_world(size, paths=1, relays=None, mtu=1500, session=77, parity=True):
+def udp_world(size, paths=1, relays=None, mtu=1500, session=77, parity=True, deadline=0):
     """Datagram transports on the loopback; `relays(path, rank, port)` may put itself in front of a port."""
     assert native.load_crypto() == ""
-    world = [native.NativeUdp(rank, session, mtu, parity) for rank in range(size)]
+    world = [native.NativeUdp(rank, session, mtu, parity, deadline) for rank in range(size)]
     ports = [[t.add_path("127.0.0.1", 0) for _ in range(paths)] for t in world]
     if relays:
         ports = [[relays(path, rank, port) for path, port in enumerate(p)] for rank, p in enumerate(ports)]

@@ -1,0 +1,113 @@
+#include "send_queue.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "parity.hpp"
+
+namespace gf {
+
+void SendQueue::add(Transport::Ticket ticket) {
+  const Outgoing &m = outbox_->at(ticket);
+  auto &queue = m.channel == Transport::kControl ? control_ : m.loose() ? loose_ : exact_;
+  queue.push_back({ticket, m.generation, 0});
+}
+
+void SendQueue::again(std::vector<SegmentRef> *lost) {
+  again_.insert(again_.end(), lost->begin(), lost->end());
+  lost->clear();
+}
+
+bool SendQueue::empty() const {
+  return again_.empty() && control_.empty() && exact_.empty() && loose_.empty() && picked_.empty() &&
+         rest_.empty();
+}
+
+// Takes messages off the queue of those that may be given up, and deals them out.
+void SendQueue::begin_batch() {
+  std::vector<Weighed> messages;
+  size_t bytes = 0;
+  for (const SegmentRef &ref : loose_) {
+    const Outgoing &m = outbox_->at(ref.ticket);
+    const size_t more = m.bytes + m.segments * sizeof(Frame);
+    if (!messages.empty() && bytes + more > limits_.bytes) break;
+    bytes += more;
+    messages.push_back({m.weight, more});
+  }
+  const auto packets = static_cast<uint32_t>((bytes + limits_.packet - 1) / limits_.packet);
+  GuardPlan plan;
+  if (limits_.loss > 0) {
+    credit_ = std::min(credit_ + kGuardShare * packets, kGuardShare * kGuardPackets);
+    const uint32_t enough = parity_for(packets, packets, limits_.loss);
+    plan =
+        plan_guard(messages, limits_.packet, std::min(static_cast<uint32_t>(credit_), enough), limits_.loss);
+    credit_ -= plan.parity;
+  }
+  parity_ = plan.parity;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    (parity_ && plan.guarded[i] ? picked_ : rest_).push_back(loose_.front());
+    loose_.pop_front();
+  }
+}
+
+bool SendQueue::peek(Next *next) {
+  for (; !again_.empty(); again_.pop_front()) {
+    if (Outgoing *m = outbox_->find(again_.front())) {
+      *next = {again_.front(), m, nullptr};
+      return true;
+    }
+  }
+  if (!loose_.empty() && control_.empty() && exact_.empty() && picked_.empty() && rest_.empty() && !parity_)
+    begin_batch();
+  for (auto *queue : {&control_, &picked_, &rest_, &exact_}) {
+    if (queue->empty()) continue;
+    SegmentRef ref = queue->front();
+    Outgoing &m = outbox_->at(ref.ticket);
+    ref.segment = m.next;
+    *next = {ref, &m, queue};
+    return true;
+  }
+  return false;
+}
+
+size_t SendQueue::fill(uint8_t *frames, size_t room, std::vector<SegmentRef> *segments) {
+  size_t used = 0;
+  Next next;
+  while (peek(&next)) {
+    Outgoing &m = *next.message;
+    const size_t bytes = outbox_->segment_bytes(m, next.ref.segment);
+    if (used + sizeof(Frame) + bytes > room) break;
+    Frame frame;
+    frame.channel = m.channel;
+    frame.bytes = static_cast<uint16_t>(bytes);
+    frame.message = m.number;
+    frame.segment = next.ref.segment;
+    frame.total = m.bytes;
+    std::memcpy(frames + used, &frame, sizeof frame);
+    if (bytes) {
+      std::memcpy(frames + used + sizeof frame,
+                  m.data + static_cast<size_t>(next.ref.segment) * outbox_->segment(), bytes);
+    }
+    used += sizeof frame + bytes;
+    segments->push_back(next.ref);
+    if (next.from == &picked_ && !began_) {
+      began_ = true;
+      ++batches_;
+    }
+    if (!next.from) {
+      again_.pop_front();
+    } else if (++m.next == m.segments) {
+      next.from->pop_front();
+    }
+  }
+  return used;
+}
+
+uint32_t SendQueue::guard() {
+  if (!began_ || !picked_.empty()) return 0;
+  began_ = false;
+  return std::exchange(parity_, 0);
+}
+
+}  // namespace gf

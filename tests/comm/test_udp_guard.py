@@ -1,0 +1,131 @@
+"""Parity: enough of it for the end of what is sent, and for what matters of that which may be given up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hvd_gradflow.comm import _transports as native
+from hvd_gradflow.comm.ldpc import native as ldpc
+from tests.comm import transports
+from tests.comm.relay import Relay
+
+SCATTER = native.SCATTER
+
+
+def failures(k, m, n1, loss, trials=4000):
+    """How often not all of k can be had, with the codes of the transport (seed 0 is 1)."""
+    return ldpc().Code(k, m, n1, 1).trials(round(loss * 2**32), trials, 7)["failed"] / trials
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.1, 0.2])
+@pytest.mark.parametrize("k", [4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256])
+def test_parity_of_a_tail_suffices(k, loss):
+    m, n1 = native.parity_shape(k, k, loss)
+    assert m * (1 - loss) <= k * loss + 3 * (k * loss) ** 0.5 + 5 + 0.01 * k
+    assert failures(k, m, n1, loss) < 0.01
+
+
+def test_as_many_equations_as_places_would_be_one_and_the_same():
+    """Why N1 follows from m: with N1 = m = 7 whatever loses two is lost."""
+    assert failures(20, 7, 7, 0.1) > 0.5
+    assert failures(20, 7, 3, 0.1) < 0.12
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n1"), [(8, 4, 3), (20, 6, 3), (30, 8, 3), (50, 12, 7), (70, 12, 7), (110, 16, 7), (150, 25, 7)]
+)
+def test_odds_are_those_of_the_code(k, m, n1):
+    assert n1 in {n for j in range(200) for s, n in [native.parity_shape(4 + j, j, 0.05)] if s == m}
+    odds = native.guard_odds(k, m, 0.1)
+    assert odds[k] == pytest.approx(1 - failures(k, m, n1, 0.1), abs=0.05)
+    assert odds[0] == pytest.approx(1)
+    assert np.all(np.diff(odds) < 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_plan_takes_the_heaviest_by_byte_and_as_many_as_pay(seed):
+    rng = np.random.default_rng(seed)
+    weights, sizes = rng.lognormal(0, 2, 200), rng.integers(200, 1300, 200)
+    parity, loss, packet = 8, 0.1, 1300
+    guarded, gain = native.guard_plan(weights, sizes, packet, parity, loss)
+    order = np.argsort(-weights / sizes, kind="stable")
+    count = sum(guarded)
+    assert set(np.flatnonzero(guarded)) == set(order[:count])
+    odds = native.guard_odds(448, parity, loss)
+    packets = -(-np.cumsum(sizes[order]) // packet)
+    gains = np.cumsum(weights[order]) * loss * np.array(odds)[packets]
+    assert count == 1 + np.argmax(gains)
+    assert gain == pytest.approx(gains.max())
+    assert not any(native.guard_plan(weights, sizes, packet, 0, loss)[0])
+    assert not any(native.guard_plan(weights, sizes, packet, parity, 0.0)[0])
+
+
+class TestDelivery:
+    """A deadline below a round trip: nothing that was lost can be sent again in time."""
+
+    COUNT, WARM, SIZE, DEADLINE = 1200, 600, 1200, 0.15
+
+    def delivered(self, parity):
+        """Share of the weight that came in time, share of the messages, and what was sent for it."""
+        relays = []
+
+        def through(path, rank, port):
+            relays.append(Relay(port, seed=rank + 5, loss=0.1 * rank, delay=0.1))
+            return relays[-1].port
+
+        world = transports.udp_world(2, relays=through, parity=parity, deadline=self.DEADLINE)
+        total = self.COUNT + self.WARM
+        weights = np.random.default_rng(3).lognormal(0, 2, total)
+        came, before = np.zeros(total, bool), {}
+
+        def program(transport, rank, size):
+            if rank == 1:
+                for _ in range(total):
+                    transport.post(0, SCATTER, np.zeros(self.SIZE, np.uint8))
+                for i in range(total):
+                    came[i] = self.one(transport)
+                    if i in (self.WARM - 1, total - 1):
+                        transport.send(0, native.CONTROL, np.zeros(1, np.uint8))
+            else:
+                payload = transports.bytes_of(1, self.SIZE)
+                for part in (range(self.WARM), range(self.WARM, total)):
+                    tickets = [transport.send(1, SCATTER, payload, weights[i]) for i in part]
+                    transports.controls(transport, [1], 1)
+                    transports.settled(transport, tickets)
+                    before.setdefault("warm", transport.counters())
+
+        try:
+            transports.together(world, program)
+            after = world[0].counters()
+        finally:
+            for relay in relays:
+                relay.close()
+        sent = {k: after[k] - before["warm"][k] for k in after}
+        came, weights = came[self.WARM :], weights[self.WARM :]
+        return weights[came].sum() / weights.sum(), came.mean(), sent
+
+    def one(self, transport):
+        found = []
+
+        def there():
+            message = transport.take(0, SCATTER, self.DEADLINE)
+            if message is not None:
+                found.append(message is not native.MISSING)
+            return bool(found)
+
+        transports.until(transport, there, "a message, or word that it is missing")
+        return found[0]
+
+    def test_what_matters_arrives(self):
+        weight, messages, sent = self.delivered(parity=True)
+        assert sent["guard"] <= 0.05 * self.COUNT * 1.1
+        assert sent["guard"] > 10
+        assert 0.85 < messages < 0.97
+        assert weight > 0.96
+
+    def test_without_parity_as_much_is_late_as_is_lost(self):
+        weight, messages, sent = self.delivered(parity=False)
+        assert sent["parity"] == 0
+        assert 0.85 < messages < 0.94
+        assert weight < 0.955
