@@ -63,10 +63,21 @@ void PathOut::advance(double now) {
   while (oldest_ != next_ && !at(oldest_).open && at(oldest_).lost <= late) ++oldest_;
 }
 
-uint32_t PathOut::first_open(bool exact) const {
+uint32_t PathOut::first_open() const {
   uint32_t n = oldest_;
-  while (n != next_ && !(at(n).open && (at(n).exact || !exact))) ++n;
+  while (n != next_ && !at(n).open) ++n;
   return n;
+}
+
+uint32_t PathOut::tail(uint32_t loose) const {
+  uint32_t n = next_, first = next_;
+  while (n != oldest_) {
+    const Sent &s = at(--n);
+    if (!s.open) continue;
+    if (!s.exact && loose-- == 0) break;
+    first = n;
+  }
+  return first;
 }
 
 bool PathOut::acknowledged(const AckBody &ack, const uint8_t *bitmap, double now, Outbox *outbox,

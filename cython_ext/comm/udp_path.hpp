@@ -48,7 +48,9 @@ class PathOut {
     heard = now;
     backoff_ = 0;
   }
-  uint32_t first_open(bool exact = false) const;  // if wanted of those that must arrive; or next()
+  uint32_t first_open() const;  // or next()
+  // The first from which on at most so many are open that need not arrive.
+  uint32_t tail(uint32_t loose) const;
   double under_way() const { return under_way_; }
   Congestion &congestion() { return congestion_; }
   const Congestion &congestion() const { return congestion_; }
@@ -65,6 +67,7 @@ class PathOut {
   uint32_t guard_from = 0;  // number of the first packet of the batch
   double told_loss = 0;     // of the other direction, as the peer measures it
   uint32_t covered = 0;     // packets below this one have had their parity
+  double covered_at = 0;    // when the last block of a tail was made
 
  private:
   struct Sent {

@@ -7,11 +7,14 @@ namespace gf {
 namespace {
 constexpr double kLossy = 0.002;   // a rate of loss from which parity is sent
 constexpr double kMostLoss = 0.3;  // that parity is made for
-constexpr double kLull = 0.2e-3;   // seconds without anything to send, before the end is protected
-constexpr double kDead = 2.0;      // seconds without an acknowledgement after which a path is given up
-constexpr int kMostTimeouts = 3;   // in a row, after which it is sooner, if another one answers
-constexpr double kSilent = 0.25;   // seconds; a host that stands still for less has not lost a path
-constexpr double kAskDead = 1.0;   // seconds between two questions whether it lives again
+constexpr double kLull = 0.2e-3;   // seconds without anything to send, before the end is protected; at least,
+constexpr double kMostLull = 2e-3;   // at most, and between them a part of the round trip
+constexpr double kTailShare = 0.25;  // of a round trip, from one such block to the next
+constexpr uint32_t kLooseTail = 2;   // packets of what may be given up that are under its parity
+constexpr double kDead = 2.0;        // seconds without an acknowledgement after which a path is given up
+constexpr int kMostTimeouts = 3;     // in a row, after which it is sooner, if another one answers
+constexpr double kSilent = 0.25;     // seconds; a host that stands still for less has not lost a path
+constexpr double kAskDead = 1.0;     // seconds between two questions whether it lives again
 }  // namespace
 
 UdpPeer::UdpPeer(UdpShared *shared, int rank, const std::vector<sockaddr_in> &paths)
@@ -117,13 +120,14 @@ double UdpPeer::heard_of(const PathOut &out, uint32_t m, double now) const {
   return now + m * static_cast<double>(shared_->sizes.body) / c.rate() + c.rtt() * 9 / 8 + 2e-3;
 }
 
-// Nothing is left to send: makes parity for what may still be lost and is waited for. That is not what may be
-// given up, but for the last: what is behind it decides that it is.
+// Nothing is left to send: makes parity for what may still be lost and is waited for. What may be given up is
+// not, but for the last of it, behind which there is nothing that would overtake it.
 void UdpPeer::protect(size_t path, double now) {
   PathOut &out = out_[path];
   if (!lossy(path) || out.parity.waiting() || out.idle() || out.covered == out.next()) return;
-  uint32_t first = out.first_open(shared_->deadline > 0);
-  if (first == out.next()) first = out.next() - 1;
+  if (now - out.covered_at < kTailShare * out.congestion().rtt())
+    return;  // few blocks of much, not many of little
+  uint32_t first = out.tail(shared_->deadline > 0 ? kLooseTail : kKept);
   if (out.covered - first < 0x80000000u && out.covered - first <= out.next() - first) first = out.covered;
   if (out.next() - first > kKept) first = out.next() - kKept;
   uint32_t open = 0;
@@ -132,7 +136,9 @@ void UdpPeer::protect(size_t path, double now) {
   const uint32_t k = out.next() - first;
   out.covered = out.next();
   const uint32_t m = parity_for(k, open, std::min(loss(path), kMostLoss));
-  if (out.parity.make(first, k, m, out.kept)) out.hold(first, k, heard_of(out, m, now));
+  if (!out.parity.make(first, k, m, out.kept)) return;
+  out.covered_at = now;
+  out.hold(first, k, heard_of(out, m, now));
 }
 
 // What was picked of a batch has been sent: parity for the packets since then, on each path its part.
@@ -243,7 +249,7 @@ bool UdpPeer::tick(double now) {
     if (queue_.empty()) {
       if (quiet_since_ == 0) quiet_since_ = now;
       if (out.may_send(now)) out.congestion().limited();
-      if (now - quiet_since_ >= kLull) protect(p, now);
+      if (now - quiet_since_ >= std::clamp(out.congestion().rtt() / 16, kLull, kMostLull)) protect(p, now);
       while (out.may_send(now) && send_parity(p, &out.parity, now)) moved = true;
     } else {
       quiet_since_ = 0;

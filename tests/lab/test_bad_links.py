@@ -15,10 +15,22 @@ PROGRAM = [sys.executable, str(Path(__file__).with_name("bad_links.py"))]
 def bad(make_lab):
     """Two nodes between which one of ten datagrams is lost; MPI's own packets are not, to be quick."""
     with make_lab(nodes=2, rate="500mbit") as lab:
-        for node in ("node0", "node1"):
-            on(lab, node, "ethtool -K eth0 tso off gso off gro off")
-            on(lab, node, "iptables -A INPUT -p udp -m statistic --mode random --probability 0.1 -j DROP")
+        lose(lab)
         yield lab
+
+
+@pytest.fixture
+def far(make_lab):
+    """The same, with a round trip of 20 ms."""
+    with make_lab(nodes=2, rate="200mbit", delay="10ms") as lab:
+        lose(lab)
+        yield lab
+
+
+def lose(lab):
+    for node in ("node0", "node1"):
+        on(lab, node, "ethtool -K eth0 tso off gso off gro off")
+        on(lab, node, "iptables -A INPUT -p udp -m statistic --mode random --probability 0.1 -j DROP")
 
 
 def on(lab, node, command):
@@ -41,6 +53,10 @@ def test_exact_results_are_those_of_mpi(bad, monkeypatch):
 
 def test_what_misses_the_deadline_is_owed(bad, monkeypatch):
     launch(bad, monkeypatch, "deadline", DEADLINE_MS="0.2")
+
+
+def test_what_matters_arrives_within_the_deadline(far, monkeypatch):
+    launch(far, monkeypatch, "weighed", DEADLINE_MS="16")
 
 
 def test_two_paths_of_which_one_dies_after_the_other(bad, monkeypatch):
