@@ -1,4 +1,4 @@
-"""Reductions over links that lose a tenth of all datagrams: exact, within a deadline, over paths that die."""
+"""Links that lose a tenth of all datagrams: reductions, exact, in time or over dying paths, and training."""
 
 from __future__ import annotations
 
@@ -57,6 +57,13 @@ def test_what_misses_the_deadline_is_owed(bad, monkeypatch):
 
 def test_what_matters_arrives_within_the_deadline(far, monkeypatch):
     launch(far, monkeypatch, "weighed", DEADLINE_MS="16")
+
+
+def test_a_training_has_the_weights_it_has_by_mpi(bad):
+    program = Path(__file__).with_name("bad_links_training.py")
+    done = bad.launch([sys.executable, str(program)], launcher="mpirun", timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("fine training") == 2
 
 
 def test_two_paths_of_which_one_dies_after_the_other(bad, monkeypatch):
