@@ -14,6 +14,12 @@ constexpr double kProbeRtt = 0.2;     // seconds in which the queue is let run e
 constexpr double kFirstPackets = 32;  // under way before anything is known
 constexpr double kFirstRtt = 0.1;     // seconds, before anything is known
 constexpr double kMostMakeUp = 0.2;   // of the rate, for packets that are lost on the way
+constexpr double kDrain = 0.5;        // of the rate, until what is ours has left a queue
+constexpr double kMostDrain = 8;      // smallest round trips that this may take
+constexpr double kLook = 1.0;         // seconds until others that fill the queue are looked for again
+constexpr int kLooked = 4;            // phase by which the round trip without ours is known
+constexpr double kAhead = 1.2;        // of the share in a round trip: the window is to be what limits
+constexpr double kCut = 0.7;          // what a lost packet leaves of the share, as RFC 9438 (CUBIC), 4.6
 }  // namespace
 
 RateMark Congestion::mark(double time, bool nothing_under_way) {
@@ -53,6 +59,7 @@ void Congestion::acknowledged(double time, double rtt, double under_way) {
       deviation_ += (std::fabs(rtt - srtt_) - deviation_) / 4;
       srtt_ += (rtt - srtt_) / 8;
     }
+    drained_rtt_ = drained_rtt_ == 0 ? rtt : std::min(drained_rtt_, rtt);
     window_min_ = window_min_ == 0 ? rtt : std::min(window_min_, rtt);
     // A path on which nothing was under way for a moment had no queue of ours then, and need not be emptied.
     const bool old = min_rtt_ > 0 && time - min_rtt_time_ > kRttLives;
@@ -90,12 +97,21 @@ void Congestion::advance(double time, double under_way) {
     bool next = lasted > min_rtt_;
     if (gain_ > 1) next = next && under_way >= gain_ * bdp() * 0.9;
     if (gain_ > 1 && lasted > 4 * min_rtt_) next = true;
-    if (gain_ < 1) next = next || under_way <= bdp();
+    if (gain_ < 1) next = under_way <= bdp() || lasted > (gain_ == kDrain ? kMostDrain : 1) * min_rtt_;
     if (next) {
+      if (gain_ == kDrain) emptied_ = time;
+      if (gain_ < 1) drained_rtt_ = 0;
       phase_ = (phase_ + 1) % static_cast<int>(std::size(kGains));
       phase_began_ = time;
       gain_ = kGains[phase_];
+      if (phase_ == kLooked) {
+        others_ = queues(drained_rtt_) && (others_ || emptied_ > looked_);
+        looked_ = time;
+      }
+      // Ours is taken out of a queue: what remains is of others.
+      if (gain_ < 1 && queues(srtt_) && (!others_ || time - emptied_ > kLook)) gain_ = kDrain;
     }
+    if (round_began_) share(under_way);
   }
   if (state_ != State::kProbeRtt && min_rtt_ > 0 && time - min_rtt_time_ > kRttLives) {
     state_ = State::kProbeRtt;
@@ -112,7 +128,25 @@ void Congestion::advance(double time, double under_way) {
   }
 }
 
+// Beside others that fill the queue, twice the product would be less and less, since it is of the smallest
+// round trip: at least what TCP would have under way (RFC 5681, section 3.1), one packet more in each round
+// trip.
+void Congestion::share(double under_way) {
+  if (!others_) {
+    share_ = 0;
+  } else if (share_ == 0) {
+    share_ = bdp();
+  } else if (!lost_) {
+    share_ += packet_;
+  } else if (!cut_) {
+    share_ = std::max(kCut * std::min(share_, under_way), bdp());
+  }
+  cut_ = lost_;
+  lost_ = false;
+}
+
 void Congestion::lost(double packets, size_t of) {
+  if (packets > 0) lost_ = true;
   seen_lost_ = std::max(seen_lost_ + packets, 0.0);
   seen_packets_ += static_cast<double>(of);
   if (seen_packets_ < 100) {
@@ -130,16 +164,17 @@ double Congestion::rate() const {
   const double rtt = min_rtt_ > 0 ? min_rtt_ : kFirstRtt;
   if (bandwidth_ <= 0) return gain_ * kFirstPackets * packet_ / rtt;
   // What is lost although no queue has formed is lost on the way: the bottleneck's rate is as much higher.
-  const bool queue = srtt_ > 1.25 * min_rtt_ + 2e-3;
-  const double make_up = queue ? 1 : 1 / (1 - std::min(loss_, kMostMakeUp));
-  return std::max(gain_ * bandwidth_ * make_up, 4 * packet_ / std::max({rtt, srtt_, 1e-3}));
+  const double make_up = queues(srtt_) ? 1 : 1 / (1 - std::min(loss_, kMostMakeUp));
+  const double beside = srtt_ > 0 && gain_ != kDrain ? kAhead * share_ / srtt_ : 0;
+  return std::max({gain_ * bandwidth_ * make_up, beside, 4 * packet_ / std::max({rtt, srtt_, 1e-3})});
 }
 
 double Congestion::window() const {
   if (state_ == State::kProbeRtt) return 4 * packet_;
   if (bandwidth_ <= 0 || min_rtt_ <= 0) return kFirstPackets * packet_;
   const double quantum = std::min(std::max(rate() * 1e-3, 2 * packet_), 65536.0);
-  return std::max(window_gain_ * bdp() + 3 * quantum, kFirstPackets * packet_);
+  const double most = share_ > 0 ? share_ : window_gain_ * bdp() + 3 * quantum;
+  return std::max(most, kFirstPackets * packet_);
 }
 
 }  // namespace gf
