@@ -10,17 +10,16 @@ import numpy as np
 from hvd_gradflow.comm import _transports as native
 
 PIECE = 32 << 10  # bytes of one message
-AHEAD = 32  # messages under way: 1 MB, more than what the links of the bench and their queues hold
 LOG_SECONDS = 0.02  # between two entries of what had come when
 
 
 class ByTransport:
-    """Messages of a transport, a window of them under way."""
+    """Messages of a transport, a window of `ahead` of them under way, of which the oldest must be there."""
 
-    def __init__(self, rank, transport):
-        self.rank, self.transport = rank, transport
+    def __init__(self, rank, transport, ahead):
+        self.rank, self.transport, self.ahead = rank, transport, ahead
         self.payload = np.random.default_rng(0).integers(0, 256, 16 << 20, dtype=np.uint8)
-        self.room = [np.zeros(PIECE, np.uint8) for _ in range(AHEAD)]
+        self.room = [np.zeros(PIECE, np.uint8) for _ in range(ahead)]
         if rank == 1:
             for buffer in self.room:
                 transport.post(0, native.SCATTER, buffer)
@@ -43,7 +42,7 @@ class ByTransport:
             at = i * PIECE % round_
             last = i == pieces - 1 or time.monotonic() > end
             under_way.append(t.send(1, native.SCATTER, self.payload[at : at + PIECE]))
-            while len(under_way) >= AHEAD or (last and under_way):
+            while len(under_way) >= self.ahead or (last and under_way):
                 if t.done(under_way[0]):
                     under_way.popleft()
                 else:
@@ -60,7 +59,7 @@ class ByTransport:
         log = [(began, 0)]
         while total is None or came < total:
             while t.take(0, native.SCATTER) is not None:
-                t.post(0, native.SCATTER, self.room[came % AHEAD])
+                t.post(0, native.SCATTER, self.room[came % self.ahead])
                 came += 1
                 now = time.monotonic()
                 if now <= end:
