@@ -27,7 +27,7 @@ RateMark Congestion::mark(double time, bool nothing_under_way) {
     first_sent_ = delivered_time_ = time;
     was_empty_ = true;
   }
-  return RateMark{delivered_, delivered_time_, first_sent_, limited_until_ > delivered_};
+  return RateMark{delivered_, delivered_time_, first_sent_};
 }
 
 void Congestion::delivered(const RateMark &mark, double sent, size_t bytes, double time) {
@@ -42,8 +42,10 @@ void Congestion::delivered(const RateMark &mark, double sent, size_t bytes, doub
   const double interval = std::max(sent - mark.first_sent, time - mark.delivered_time);
   if (interval <= 0 || (min_rtt_ > 0 && interval < min_rtt_)) return;
   const double rate = (delivered_ - mark.delivered) / interval;
-  if (mark.limited && rate < bandwidth_) return;
-  sample_limited_ = mark.limited;
+  // Who ran dry since this packet left might have sent more: that rate says nothing of the path's.
+  const bool limited = limited_at_ >= mark.delivered;
+  if (limited && rate < bandwidth_) return;
+  sample_limited_ = limited;
   while (!samples_.empty() && samples_.back().rate <= rate) samples_.pop_back();
   samples_.push_back({round_, rate});
 }

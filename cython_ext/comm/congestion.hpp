@@ -14,7 +14,6 @@ struct RateMark {
   double delivered = 0;       // bytes acknowledged by then
   double delivered_time = 0;  // when the last of them was
   double first_sent = 0;      // when the packet was sent whose acknowledgement that was
-  bool limited = false;       // there was nothing more to send
 };
 
 class Congestion {
@@ -25,8 +24,8 @@ class Congestion {
   // Of one packet of `bytes`; after the packets that one acknowledgement tells of, `acknowledged`.
   void delivered(const RateMark &mark, double sent, size_t bytes, double time);
   void acknowledged(double time, double rtt, double under_way);
-  void limited() { limited_until_ = delivered_ + 1; }  // all that there was is under way
-  void lost(double packets, size_t of);                // for the loss rate, which is only a measure
+  void limited() { limited_at_ = delivered_; }  // all that there was is under way
+  void lost(double packets, size_t of);         // for the loss rate, which is only a measure
 
   double rate() const;    // bytes per second at which packets should leave
   double window() const;  // bytes that may be under way
@@ -50,7 +49,7 @@ class Congestion {
   double packet_;
   State state_ = State::kStartup;
   double delivered_ = 0, delivered_time_ = 0, first_sent_ = 0;
-  double limited_until_ = 0;
+  double limited_at_ = -1;      // what was delivered when there was last nothing more to send
   std::deque<Sample> samples_;  // falling: the first one is the maximum of the last ten rounds
   double bandwidth_ = 0;
   uint64_t round_ = 0;

@@ -8,9 +8,17 @@
 
 namespace gf {
 
+namespace {
+size_t bytes_of(const Outgoing &m) { return m.bytes + m.segments * sizeof(Frame); }
+}  // namespace
+
 void SendQueue::add(Transport::Ticket ticket) {
   const Outgoing &m = outbox_->at(ticket);
   auto &queue = m.channel == Transport::kControl ? control_ : m.loose() ? loose_ : exact_;
+  if (m.loose()) {
+    if (loose_.empty()) loose_since_ = limits_.now;
+    loose_bytes_ += bytes_of(m);
+  }
   queue.push_back({ticket, m.generation, 0});
 }
 
@@ -24,13 +32,20 @@ bool SendQueue::empty() const {
          rest_.empty();
 }
 
+// The rest of the last one has left, and what is there makes a long one, or has waited for more.
+bool SendQueue::batch_is_due() {
+  if (loose_.empty() || !control_.empty() || !exact_.empty() || !picked_.empty() || !rest_.empty() || parity_)
+    return false;
+  return loose_bytes_ >= limits_.bytes || limits_.now - loose_since_ >= limits_.patience;
+}
+
 // Takes messages off the queue of those that may be given up, and deals them out.
 void SendQueue::begin_batch() {
   std::vector<Weighed> messages;
   size_t bytes = 0;
   for (const SegmentRef &ref : loose_) {
     const Outgoing &m = outbox_->at(ref.ticket);
-    const size_t more = m.bytes + m.segments * sizeof(Frame);
+    const size_t more = bytes_of(m);
     if (!messages.empty() && bytes + more > limits_.bytes) break;
     bytes += more;
     messages.push_back({m.weight, more});
@@ -49,6 +64,8 @@ void SendQueue::begin_batch() {
     (parity_ && plan.guarded[i] ? picked_ : rest_).push_back(loose_.front());
     loose_.pop_front();
   }
+  loose_bytes_ -= bytes;
+  loose_since_ = limits_.now;
 }
 
 bool SendQueue::peek(Next *next) {
@@ -58,8 +75,7 @@ bool SendQueue::peek(Next *next) {
       return true;
     }
   }
-  if (!loose_.empty() && control_.empty() && exact_.empty() && picked_.empty() && rest_.empty() && !parity_)
-    begin_batch();
+  if (batch_is_due()) begin_batch();
   for (auto *queue : {&control_, &picked_, &rest_, &exact_}) {
     if (queue->empty()) continue;
     SegmentRef ref = queue->front();

@@ -22,6 +22,7 @@ class SendQueue {
     double loss = 0;   // of the way; 0: nothing is picked
     size_t bytes = 0;  // of a batch: what is sent last in it must still be in time
     size_t packet = 1;
+    double now = 0, patience = 0;  // seconds that what begins a batch waits for more to come
   };
   void set(const Limits &limits) { limits_ = limits; }
 
@@ -42,6 +43,7 @@ class SendQueue {
     std::deque<SegmentRef> *from;  // its queue, or null where it is to be sent again
   };
   bool peek(Next *next);
+  bool batch_is_due();
   void begin_batch();
 
   Outbox *outbox_;
@@ -49,6 +51,8 @@ class SendQueue {
   std::deque<SegmentRef> again_;
   // Messages with segments that were never sent.
   std::deque<SegmentRef> control_, exact_, loose_, picked_, rest_;
+  size_t loose_bytes_ = 0;
+  double loose_since_ = 0;
   double credit_ = 0;  // packets of parity that may be sent
   uint32_t parity_ = 0;
   bool began_ = false;  // something of what was picked was sent

@@ -9,6 +9,7 @@ constexpr double kLossy = 0.002;   // a rate of loss from which parity is sent
 constexpr double kMostLoss = 0.3;  // that parity is made for
 constexpr double kLull = 0.2e-3;   // seconds without anything to send, before the end is protected; at least,
 constexpr double kMostLull = 2e-3;   // at most, and between them a part of the round trip
+constexpr double kCompany = 1e-3;    // seconds that a batch waits for more to come
 constexpr double kTailShare = 0.25;  // of a round trip, from one such block to the next
 constexpr uint32_t kLooseTail = 2;   // packets of what may be given up that are under its parity
 constexpr double kDead = 2.0;        // seconds without an acknowledgement after which a path is given up
@@ -156,8 +157,10 @@ void UdpPeer::guard(uint32_t parity, double now) {
 }
 
 // A batch is as long as the path takes for three quarters of the deadline: its last packets are in time then.
-void UdpPeer::set_limits() {
+void UdpPeer::set_limits(double now) {
   SendQueue::Limits limits;
+  limits.now = now;
+  limits.patience = std::min(kCompany, shared_->deadline / 8);
   limits.packet = shared_->sizes.frames;
   double rate = 0;
   for (size_t p = 0; p < out_.size(); ++p) {
@@ -235,7 +238,7 @@ bool UdpPeer::tick(double now) {
   if (out_.size() > 1) watch_paths(now);
   shared_->counts.lost += lost_.size();
   queue_.again(&lost_);
-  if (shared_->deadline > 0) set_limits();
+  if (shared_->deadline > 0) set_limits(now);
   // What a path did not answer for goes by another one, if there is one that answers.
   for (bool silent : {false, true}) {
     for (size_t p = 0; p < out_.size(); ++p) {

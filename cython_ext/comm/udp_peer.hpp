@@ -64,7 +64,7 @@ class UdpPeer {
   bool send_parity(size_t path, ParityOut *parity, double now);
   void protect(size_t path, double now);
   void guard(uint32_t parity, double now);
-  void set_limits();
+  void set_limits(double now);
   double heard_of(const PathOut &out, uint32_t m, double now) const;
   bool room(size_t path);  // for one more datagram, if need be once the batch has left
   bool seal(size_t path, const uint8_t *body, size_t bytes, double now);
