@@ -14,7 +14,7 @@ from comm_api cimport (
     Aead, GuardPlan, LocalHub, LocalTransport, PathState, Transport, UdpCounts, UdpTransport, Weighed
 )
 from comm_api cimport guard_odds as odds_of_guard
-from comm_api cimport parity_for, parity_n1, plan_guard
+from comm_api cimport cauchy_decode, cauchy_encode, parity_code, parity_for, plan_guard
 
 CONTROL, SCATTER, GATHER = 1, 2, 3
 MISSING = "missing"
@@ -26,9 +26,43 @@ def load_crypto(str path=""):
 
 
 def parity_shape(uint32_t packets, uint32_t open, double loss):
-    """Return (m, N1): parity for so many packets, of which `open` may be missing (docs/udp.md, "Parity")."""
+    """Return (m, N1): parity for so many packets, of which `open` may be missing (docs/udp.md, "Parity").
+
+    An N1 of 0 is Reed-Solomon.
+    """
     m = parity_for(packets, open, loss)
-    return m, parity_n1(m)
+    return m, parity_code(packets, m)
+
+
+def cauchy_parity(const uint8_t[:, ::1] source, uint8_t[:, ::1] parity):
+    """Write Reed-Solomon parity, (m, bytes), of a block of symbols, (k, bytes)."""
+    cdef uint32_t i, k = source.shape[0], m = parity.shape[0]
+    if not 0 < k + m <= 256 or k == 0 or m == 0 or source.shape[1] != parity.shape[1]:
+        raise ValueError("expected 256 symbols at most, of one length")
+    cdef vector[const uint8_t *] sources
+    cdef vector[uint8_t *] made
+    for i in range(k):
+        sources.push_back(&source[i, 0])
+    for i in range(m):
+        made.push_back(&parity[i, 0])
+    cauchy_encode(k, m, sources.data(), made.data(), source.shape[1])
+
+
+def cauchy_restore(uint8_t[:, ::1] source, lost, const uint8_t[:, ::1] parity, which, uint32_t m):
+    """Write what was lost of a block from the parity symbols that arrived; False where they are too few."""
+    cdef uint32_t i, k = source.shape[0]
+    cdef vector[const uint8_t *] sources, there
+    cdef vector[uint8_t *] missing
+    cdef vector[uint32_t] numbers = which
+    for i in range(k):
+        if i in lost:
+            missing.push_back(&source[i, 0])
+            sources.push_back(<const uint8_t *> NULL)
+        else:
+            sources.push_back(&source[i, 0])
+    for i in range(numbers.size()):
+        there.push_back(&parity[i, 0])
+    return cauchy_decode(k, m, sources, numbers, there.data(), source.shape[1], missing.data())
 
 
 def guard_odds(uint32_t packets, uint32_t parity, double loss):

@@ -59,7 +59,13 @@ cdef extern from "comm/guard.hpp" namespace "gf" nogil:
 
 cdef extern from "comm/parity.hpp" namespace "gf" nogil:
     uint32_t parity_for(uint32_t, uint32_t, double)
-    uint8_t parity_n1(uint32_t)
+    uint8_t parity_code(uint32_t, uint32_t)
+
+
+cdef extern from "comm/cauchy.hpp" namespace "gf" nogil:
+    void cauchy_encode(uint32_t, uint32_t, const uint8_t *const *, uint8_t *const *, size_t)
+    cbool cauchy_decode(uint32_t, uint32_t, const vector[const uint8_t *] &, const vector[uint32_t] &,
+                        const uint8_t *const *, size_t, uint8_t *const *) except +
 
 
 cdef extern from "comm/udp_transport.hpp" namespace "gf" nogil:

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "parity.hpp"
+
 namespace gf {
 
 std::vector<double> guard_odds(uint32_t most, uint32_t m, double loss) {
@@ -13,12 +15,14 @@ std::vector<double> guard_odds(uint32_t most, uint32_t m, double loss) {
     const double ways = std::lgamma(m + 1.0) - std::lgamma(r + 1.0) - std::lgamma(m - r + 1.0);
     arrive[r] = std::exp(ways + r * std::log1p(-loss) + (m - r) * std::log(loss));
   }
-  // How likely e that are lost can be made from them: that e columns of r random bits are independent.
-  std::vector<double> made(m + 1, 0.0);
+  // How likely e that are lost can be made from them: by LDPC, that e columns of r random bits are
+  // independent.
+  std::vector<double> ideal(m + 1, 0.0), random(m + 1, 0.0);
   for (uint32_t r = 0; r <= m; ++r) {
     double independent = 1;
     for (uint32_t e = 0; e <= r; ++e) {
-      made[e] += arrive[r] * independent;
+      ideal[e] += arrive[r];
+      random[e] += arrive[r] * independent;
       independent *= 1 - std::ldexp(1.0, -static_cast<int>(r - e));
     }
   }
@@ -26,6 +30,7 @@ std::vector<double> guard_odds(uint32_t most, uint32_t m, double loss) {
   lost[0] = 1;
   odds.reserve(most + 1);
   for (uint32_t s = 0; s <= most; ++s) {
+    const auto &made = parity_code(s, m) == 0 ? ideal : random;
     odds.push_back(std::inner_product(lost.begin(), lost.end(), made.begin(), 0.0));
     for (uint32_t e = m; e > 0; --e) lost[e] = lost[e] * (1 - loss) + lost[e - 1] * loss;
     lost[0] *= 1 - loss;

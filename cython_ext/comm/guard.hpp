@@ -22,8 +22,8 @@ struct GuardPlan {
 };
 
 // The probability that all of s packets can be had, of which some are lost, with m of parity, of which some
-// are lost, too; for s from 0 to `most`. As many equations as there are unknowns do not suffice always; they
-// are taken for random ones.
+// are lost, too; for s from 0 to `most`. With LDPC as many equations as there are unknowns do not suffice
+// always; they are taken for random ones.
 std::vector<double> guard_odds(uint32_t most, uint32_t m, double loss);
 
 // Chooses those with most weight by byte, as many as make the expected gain largest.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cauchy.hpp"
+
 namespace gf {
 
 using gradflow::LdpcCode;
@@ -28,11 +30,14 @@ const uint8_t *Kept::find(uint32_t number, size_t *bytes) const {
 
 uint32_t parity_for(uint32_t k, uint32_t open, double loss) {
   const double mean = open * loss;
-  const double needed = mean + 3 * std::sqrt(mean * (1 - loss)) + std::min(4.0, 2 + open / 4.0) + 0.01 * k;
-  return std::min(static_cast<uint32_t>(std::ceil(needed / (1 - loss))), kMostParity);  // some is lost, too
+  const double ideal = (mean + 3 * std::sqrt(mean * (1 - loss)) + 1) / (1 - loss);  // some is lost, too
+  if (const auto m = static_cast<uint32_t>(std::ceil(ideal)); parity_code(k, m) == 0) return m;
+  return std::min(static_cast<uint32_t>(std::ceil(ideal + (3 + 0.01 * k) / (1 - loss))), kMostParity);
 }
 
-uint8_t parity_n1(uint32_t m) { return m < 4 ? 1 : m < 9 ? 3 : m < 12 ? 5 : 7; }
+uint8_t parity_code(uint32_t k, uint32_t m) {
+  return m <= kMostShort && k + m <= kCauchySymbols ? 0 : m < 4 ? 1 : m < 9 ? 3 : m < 12 ? 5 : 7;
+}
 
 bool ParityOut::make(uint32_t first, uint32_t k, uint32_t m, const Kept &kept) {
   drop();
@@ -44,14 +49,18 @@ bool ParityOut::make(uint32_t first, uint32_t k, uint32_t m, const Kept &kept) {
     if (!sources[i]) return false;
     symbol = std::max(symbol, bytes);
   }
-  const auto code = LdpcCode::make(k, m, parity_n1(m), 0);
-  if (!code) return false;
   symbols_.resize(m * symbol);
   std::vector<uint8_t *> parity(m);
   for (uint32_t i = 0; i < m; ++i) parity[i] = symbols_.data() + i * symbol;
-  if (!code->encode(sources.data(), parity.data(), symbol)) return false;
+  const uint8_t n1 = parity_code(k, m);
+  if (n1 == 0) {
+    cauchy_encode(k, m, sources.data(), parity.data(), symbol);
+  } else {
+    const auto code = LdpcCode::make(k, m, n1, 0);
+    if (!code || !code->encode(sources.data(), parity.data(), symbol)) return false;
+  }
   symbol_ = symbol;
-  body_.n1 = parity_n1(m);
+  body_.n1 = n1;
   body_.first = first;
   body_.k = static_cast<uint16_t>(k);
   body_.m = static_cast<uint16_t>(m);
@@ -69,7 +78,7 @@ size_t ParityOut::next(uint8_t *out) {
 
 bool ParityIn::possible(const ParityBody &body, std::string *why) {
   if (body.k > 0 && body.k <= kKept && body.m <= kMostParity && body.symbol < body.m &&
-      body.n1 == parity_n1(body.m)) {
+      body.n1 == parity_code(body.k, body.m)) {
     return true;
   }
   *why = "parity that cannot be: symbol " + std::to_string(body.symbol) + " of " + std::to_string(body.m) +
@@ -99,6 +108,15 @@ bool ParityIn::decode(const Block &block, const std::vector<const uint8_t *> &so
                       std::vector<uint8_t> *out) {
   const size_t symbol = block.symbol;
   const uint32_t k = block.body.k, m = block.body.m;
+  if (block.body.n1 == 0) {
+    std::vector<const uint8_t *> parity(block.which.size());
+    for (size_t i = 0; i < parity.size(); ++i) parity[i] = block.symbols.data() + i * symbol;
+    const auto lost = static_cast<size_t>(std::count(sources.begin(), sources.end(), nullptr));
+    out->resize(lost * symbol);
+    std::vector<uint8_t *> targets(lost);
+    for (size_t i = 0; i < lost; ++i) targets[i] = out->data() + i * symbol;
+    return cauchy_decode(k, m, sources, block.which, parity.data(), symbol, targets.data());
+  }
   auto code = LdpcCode::make(k, m, block.body.n1, 0);
   if (!code) return false;
   LdpcDecoder decoder(code, symbol);

@@ -1,5 +1,5 @@
-// Parity for the packets at the end of what there is to send (docs/udp.md, "Parity"): LDPC-Staircase over the
-// frames of a path's last data packets.
+// Parity for packets that have left (docs/udp.md, "Parity"), over their frames: Reed-Solomon for short
+// blocks, LDPC-Staircase for long ones.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,13 @@ class Kept {
 };
 
 constexpr uint32_t kMostParity = 512;  // symbols of a block
-constexpr uint32_t kLeastBlock = 4;    // packets; of fewer, all would be in the same equations
+constexpr uint32_t kMostShort = 16;    // of a block of Reed-Solomon
 
 // How many symbols a block of k packets needs, of which `open` may be missing, so that all but some in a
 // thousand can be had: three standard deviations, and what LDPC takes beyond an ideal code (docs/ldpc.md).
 uint32_t parity_for(uint32_t k, uint32_t open, double loss);
-// In how many of m equations each packet is. With half of them or more, equations become alike: of m = 7 with
-// N1 = 7 all are one and the same, and a second loss is final.
-uint8_t parity_n1(uint32_t m);
+// Which code makes m symbols of k: 0 for Reed-Solomon, or the N1 of LDPC-Staircase.
+uint8_t parity_code(uint32_t k, uint32_t m);
 
 // A block that waits for its turn to be sent.
 class ParityOut {

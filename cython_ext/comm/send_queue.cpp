@@ -17,6 +17,7 @@ void SendQueue::add(Transport::Ticket ticket) {
   auto &queue = m.channel == Transport::kControl ? control_ : m.loose() ? loose_ : exact_;
   if (m.loose()) {
     if (loose_.empty()) loose_since_ = limits_.now;
+    loose_last_ = limits_.now;
     loose_bytes_ += bytes_of(m);
   }
   queue.push_back({ticket, m.generation, 0});
@@ -32,11 +33,12 @@ bool SendQueue::empty() const {
          rest_.empty();
 }
 
-// The rest of the last one has left, and what is there makes a long one, or has waited for more.
+// The last one has left, and what is there makes a long one, or no more has come, or that took too long.
 bool SendQueue::batch_is_due() {
   if (loose_.empty() || !control_.empty() || !exact_.empty() || !picked_.empty() || !rest_.empty() || parity_)
     return false;
-  return loose_bytes_ >= limits_.bytes || limits_.now - loose_since_ >= limits_.patience;
+  return loose_bytes_ >= limits_.bytes || limits_.now - loose_last_ >= limits_.lull ||
+         limits_.now - loose_since_ >= limits_.patience;
 }
 
 // Takes messages off the queue of those that may be given up, and deals them out.

@@ -22,7 +22,8 @@ class SendQueue {
     double loss = 0;   // of the way; 0: nothing is picked
     size_t bytes = 0;  // of a batch: what is sent last in it must still be in time
     size_t packet = 1;
-    double now = 0, patience = 0;  // seconds that what begins a batch waits for more to come
+    double now = 0;
+    double lull = 0, patience = 0;  // seconds without more, and in all, that the next batch waits for it
   };
   void set(const Limits &limits) { limits_ = limits; }
 
@@ -52,8 +53,8 @@ class SendQueue {
   // Messages with segments that were never sent.
   std::deque<SegmentRef> control_, exact_, loose_, picked_, rest_;
   size_t loose_bytes_ = 0;
-  double loose_since_ = 0;
-  double credit_ = 0;  // packets of parity that may be sent
+  double loose_since_ = 0, loose_last_ = 0;  // when the oldest and the latest of them came
+  double credit_ = 0;                        // packets of parity that may be sent
   uint32_t parity_ = 0;
   bool began_ = false;  // something of what was picked was sent
   uint64_t batches_ = 0;

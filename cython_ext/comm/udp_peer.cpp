@@ -133,7 +133,6 @@ void UdpPeer::protect(size_t path, double now) {
   if (out.next() - first > kKept) first = out.next() - kKept;
   uint32_t open = 0;
   for (uint32_t n = first; n != out.next(); ++n) open += out.open(n);
-  while (out.next() - first < kLeastBlock && out.kept.find(first - 1)) --first;
   const uint32_t k = out.next() - first;
   out.covered = out.next();
   const uint32_t m = parity_for(k, open, std::min(loss(path), kMostLoss));
@@ -160,12 +159,14 @@ void UdpPeer::guard(uint32_t parity, double now) {
 void UdpPeer::set_limits(double now) {
   SendQueue::Limits limits;
   limits.now = now;
-  limits.patience = std::min(kCompany, shared_->deadline / 8);
+  limits.lull = std::min(kCompany, shared_->deadline / 6);
+  limits.patience = shared_->deadline / 4;
   limits.packet = shared_->sizes.frames;
   double rate = 0;
   for (size_t p = 0; p < out_.size(); ++p) {
     if (out_[p].dead) continue;
-    rate += out_[p].congestion().rate();
+    const Congestion &c = out_[p].congestion();
+    rate += c.bandwidth() > 0 ? c.bandwidth() : c.rate();
     if (lossy(p)) limits.loss = std::max(limits.loss, std::min(loss(p), kMostLoss));
   }
   limits.bytes = static_cast<size_t>(

@@ -384,6 +384,12 @@ void Domain::on_control(int source, const ControlHeader &header, const uint8_t *
   }
 }
 
+// Small chunks are taken several at a time, or looking at messages would take longer than they do.
+int Domain::turns_of(const Running &run) {
+  constexpr uint64_t kElements = 32768;
+  return static_cast<int>(std::clamp<uint64_t>(kElements / std::max<uint64_t>(run.geometry.chunk, 1), 1, 32));
+}
+
 bool Domain::progress(double time) {
   if (state == DomainState::kClosed) return false;
   bool moved = false;
@@ -392,11 +398,11 @@ bool Domain::progress(double time) {
     if (state == DomainState::kFailed || state == DomainState::kClosed) return moved;
     bool stepped = false;
     if (!running_.empty()) {
-      stepped |= step_copy();
-      stepped |= step_receive();
-      stepped |= step_reduce();
-      stepped |= step_sum();
-      stepped |= step_stage();
+      const int turns = turns_of(running_.front());
+      for (auto step : {&Domain::step_copy, &Domain::step_receive, &Domain::step_reduce, &Domain::step_sum,
+                        &Domain::step_stage}) {
+        for (int i = 0; i < turns && (this->*step)(); ++i) stepped = true;
+      }
       retire();
     }
     if (stepped) last_step_ = time;

@@ -100,6 +100,7 @@ class Domain {
   void place(At *at) const;
   static void advance(Chunk *cursor) { ++cursor->chunk; }
 
+  static int turns_of(const Running &run);
   bool step_copy();
   bool step_receive();
   bool step_reduce();

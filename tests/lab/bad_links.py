@@ -105,12 +105,12 @@ def weighed():
 def arrived(reducer, warm_up=6, rounds=20):
     """Return the share of energy that got into the sums, and of parity, of the packets that parts went in."""
     names = "payloads", "udp_guard", "missed_energy", "loose_energy"
-    count = np.zeros(len(names))
+    count, out = np.zeros(len(names)), np.zeros(SIZE, np.float32)
     for number in range(warm_up + rounds):
         before = reducer.counters()
         rng = np.random.default_rng(10 * number + comm.rank)
         x = (rng.standard_normal(SIZE) * np.repeat(rng.lognormal(0, 1, SIZE // 1000), 1000)).astype(np.float32)
-        alike(reducer.allreduce(x, "x", codec="int8", op="sum"), "x")
+        alike(reducer.allreduce(x, "x", codec="int8", op="sum", out=out), "x")
         after = reducer.counters()
         last = comm.allreduce(np.array([after[name] - before[name] for name in names]))
         count += last * (number >= warm_up)
