@@ -16,7 +16,8 @@ def of_change(name: str) -> None:
     if "change" not in said:
         said["change"] = name
         events.warn(
-            "the gradient of %r was changed between backward() and step(), while it was being reduced: clip"
+            "the gradient of %r was changed between backward() and step(), while it was being reduced: step()"
+            " puts the reduced gradient in its place, and the change is lost, or a part of it travelled; clip"
             " or scale after optimizer.synchronize(), then step() within optimizer.skip_synchronize()",
             name,
         )

@@ -23,6 +23,7 @@ from torch_common import (
 )
 
 import hvd_gradflow.torch as hvd
+from hvd_gradflow import events
 from hvd_gradflow.errors import GradflowError, UnsupportedError
 from hvd_gradflow.torch import remarks
 
@@ -64,6 +65,19 @@ def only_a_change_is_told(path):
             opt.step()
         opt.zero_grad()
     assert "change" not in remarks.said, remarks.said
+    told = []
+    end = events.subscribe(lambda kind, fields: told.append(fields["message"]) if kind == "warning" else None)
+    for _ in range(2):
+        model["used"](torch.ones(1, 40)).sum().backward()
+        model["used"].weight.grad.zero_()
+        opt.synchronize()
+        assert (model["used"].weight.grad - 1).abs().max() < 0.02, "the change is lost, as the sentence says"
+        with opt.skip_synchronize():
+            opt.step()
+        opt.zero_grad()
+    end()
+    assert len(told) == 1 and "'used.weight' was changed" in told[0], told
+    assert "the change is lost" in told[0] and "after optimizer.synchronize()" in told[0], told
 
 
 @check
