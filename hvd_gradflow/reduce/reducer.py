@@ -18,7 +18,7 @@ from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.place import Place, check_setting, device_of
 from hvd_gradflow.reduce.probe import Prober
 from hvd_gradflow.reduce.residuals import Residuals
-from hvd_gradflow.reduce.topology import discover
+from hvd_gradflow.reduce.topology import discover, tell_of_no_datagrams
 
 _THREADS = (
     "MPI runs without MPI_THREAD_MULTIPLE, which the background engine needs; import mpi4py (or call "
@@ -84,6 +84,8 @@ class Reducer:
         )
         self.rank, self.size = self._comm.rank, self._comm.size
         self._link = None  # what carries messages between nodes, where it is not MPI
+        if self.config.transport == "udp" and self.node_count == 1 and self.rank == 0:
+            tell_of_no_datagrams(name, self.size)
         if self.config.transport == "udp" and self.node_count > 1:
             if self.config.deadline_ms and self.node_count > MOST_NODES:
                 raise UnsupportedError(

@@ -14,17 +14,30 @@ from hvd_gradflow import events
 from hvd_gradflow.config import Config
 from hvd_gradflow.reduce.agreement import exchange
 
-_told: list[bool] = []  # that nothing is encoded on one node: once a process
+_told: set[str] = set()  # what is told once a process
 
 
 def tell_of_one_node(ranks: int) -> None:
     """Warn, once a process, that a codec has nothing to do where all ranks are on one node."""
-    if ranks > 1 and not _told:
-        _told.append(True)
+    if ranks > 1 and "codec" not in _told:
+        _told.add("codec")
         events.warn(
             "all %d ranks are on one node, where nothing is encoded (memory is faster than any codec); "
             "to try compression on one machine set GRADFLOW_RANKS_PER_NODE=1",
             ranks,
+        )
+
+
+def tell_of_no_datagrams(name: str, ranks: int) -> None:
+    """Say, once a process, that a transport between nodes has nothing to carry where all ranks are on one."""
+    if ranks > 1 and "transport" not in _told:
+        _told.add("transport")
+        events.tell(
+            "transport",
+            f"transport udp of {name}: all {ranks} ranks are on one node, whose memory they share, so no"
+            " datagrams are sent; to try them on one machine set GRADFLOW_RANKS_PER_NODE=1",
+            name=name,
+            ranks=ranks,
         )
 
 

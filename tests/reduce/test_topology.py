@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvd_gradflow import events
+from hvd_gradflow.reduce import topology
 from hvd_gradflow.reduce.topology import group_nodes
 
 
@@ -24,3 +26,17 @@ def test_every_rank_is_on_one_node_of_its_host(hosts, per_node):
     for node in nodes:
         assert len({hosts[rank] for rank in node}) == 1
         assert not per_node or len(node) <= per_node
+
+
+def test_what_has_nothing_to_do_on_one_node_is_told_once_a_process(monkeypatch):
+    monkeypatch.setattr(topology, "_told", set())
+    heard = []
+    end = events.subscribe(lambda kind, fields: heard.append((kind, fields["message"])))
+    topology.tell_of_no_datagrams("alone", 1)
+    topology.tell_of_one_node(1)
+    for _ in range(2):
+        topology.tell_of_no_datagrams("world", 3)
+        topology.tell_of_one_node(3)
+    end()
+    assert [kind for kind, _ in heard] == ["transport", "warning"]
+    assert all("all 3 ranks" in words and "GRADFLOW_RANKS_PER_NODE=1" in words for _, words in heard)
