@@ -14,7 +14,8 @@ import numpy as np
 
 from hvd_gradflow.analyze.quality import least_bits_per_element
 from hvd_gradflow.analyze.statistics import WHITE
-from hvd_gradflow.analyze.summary import TARGET, smallest
+from hvd_gradflow.analyze.summary import ALIKE, TARGET, smallest
+from hvd_gradflow.codec.registry import written
 
 LOST = 1 - TARGET**2  # part of the energy that a codec may lose
 WORTH = 0.05  # of the bytes; a change that saves less is not worth a word of its own
@@ -85,13 +86,19 @@ def _for_the_model(summary: Summary) -> Iterator[str]:
         yield f"No codec keeps a cosine of {TARGET} here but none: the gradients are of an unusual kind."
         return
     found = model["codecs"][best]
-    what = f"{_compression(best)} is the smallest that keeps a cosine of {TARGET}" + (
+    alike = {name: model["codecs"][name] for name in model["alike"]}
+    least = all(other["bytes"] >= found["bytes"] for other in alike.values())
+    which = "the smallest that keeps" if least else "the simplest of the smallest that keep"
+    what = f"{written(best)} is {which} a cosine of {TARGET}" + (
         " among those with a fixed layout" if adam else ""
     )
     yield (
         f"For the model: {what}: {_size(found)}, relative error {found['error']:.2g}, cosine at least"
         f" {found['weakest']:.4f} in every layer."
     )
+    if alike:
+        others = [f"{written(name)} ({_more(other, found)})" for name, other in alike.items()]
+        yield f"Alike, within {_percent(ALIKE)}, and less simple: {', '.join(others)}."
     if adam:
         log4 = model["codecs"].get("log4")
         also = f" ({_size(log4)}, cosine {log4['similarity']:.3f})" if log4 else ""
@@ -104,7 +111,7 @@ def _for_the_model(summary: Summary) -> Iterator[str]:
         times = model["codecs"][fixed]["bytes"] / found["bytes"]
         other = model["codecs"][fixed]
         yield (
-            f"With a fixed layout, which is faster to encode: {_compression(fixed)}, {_size(other)}:"
+            f"With a fixed layout, which is faster to encode: {written(fixed)}, {_size(other)}:"
             f" {times:.1f} times the bytes of the smallest."
         )
 
@@ -140,14 +147,14 @@ def _about_layers_that_differ(summary: Summary) -> Iterator[str]:
     for _, row, mine, ratio in found[:WORDS]:
         if mine["similarity"] < TARGET - 0.01:
             own = row["smallest"] or "none"
-            rest = f"keeps only {mine['similarity']:.3f} of it; {_compression(own)} would do"
+            rest = f"keeps only {mine['similarity']:.3f} of it; {written(own)} would do"
         else:
             words = "less" if ratio < 1 else "more"
             rest = (
                 f"takes {max(ratio, 1 / ratio):.1f} times {words} than the model as a whole:"
                 f" {mine['bytes']:.3g} bytes an element ({_why(row)})"
             )
-        yield f"{row['name']} ({row['kind']}, {row['elements']} elements): {best} {rest}."
+        yield f"{row['name']} ({row['kind']}, {row['elements']} elements): {written(best)} {rest}."
     if len(found) > WORDS:
         yield f"{len(found) - WORDS} more layers differ so; the table has them. adaptive chooses for each."
 
@@ -258,13 +265,15 @@ RULES: tuple[Callable[[Summary], Iterator[str]], ...] = (
 )
 
 
-def _compression(name: str) -> str:
-    codec, _, options = name.partition(":")
-    return f"Compression.{codec}" + (f"({options.replace(',', ', ')})" if options else "")
-
-
 def _size(found: dict[str, float]) -> str:
     return f"{found['bytes']:.3g} bytes an element, {4 / found['bytes']:.3g} times fewer than float32"
+
+
+def _more(found: dict[str, float], usual: dict[str, float]) -> str:
+    more = found["bytes"] / usual["bytes"] - 1
+    if abs(more) < 5e-4:
+        return "as many bytes"
+    return f"{100 * abs(more):.1f} % {'more' if more > 0 else 'fewer'} bytes"
 
 
 def _percent(share: float) -> str:

@@ -23,7 +23,7 @@ _BY_COORDINATE = ("adam", "adamw")  # as the recording calls optimizers
 
 
 def load_gradients(path: str) -> dict[str, np.ndarray]:
-    """Return recorded gradients by key, each in one dimension.
+    """Return recorded gradients by key, each in its shape.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def load_gradients(path: str) -> dict[str, np.ndarray]:
             raise ConfigError(f"{path}: {key} is of type {array.dtype}, expected float32")
         if not np.isfinite(array).all():
             raise ConfigError(f"{path}: {key} holds NaN or infinity: record it at another step")
-    return {key: np.ascontiguousarray(array).reshape(-1) for key, array in arrays.items()}
+    return {key: np.asarray(array, order="C") for key, array in arrays.items()}
 
 
 def read(path: str) -> tuple[list[Stream], list[str]]:
@@ -65,7 +65,9 @@ def read(path: str) -> tuple[list[Stream], list[str]]:
     OSError
         If the file cannot be read.
     """
-    arrays, (about, shapes) = load_gradients(path), _about(path)
+    loaded, about = load_gradients(path), _about(path)
+    arrays = {key: array.reshape(-1) for key, array in loaded.items()}
+    shapes = {key: array.shape for key, array in loaded.items()}
     optimizers = {a.get("model"): a.get("optimizer") for a in about.get("sample_of", [about])}
     found: dict[str, dict[int, dict[int, dict[str, np.ndarray]]]] = {}
     for key, array in arrays.items():
@@ -84,15 +86,14 @@ def read(path: str) -> tuple[list[Stream], list[str]]:
     ]
 
 
-def _about(path: str) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """What a recording says of itself, and the shapes in it."""
+def _about(path: str) -> dict[str, Any]:
+    """What a recording says of itself."""
     with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-        shapes = {key: file[key].shape for key in file.files if key != "meta"}
         try:
             about = json.loads(str(file["meta"])) if "meta" in file.files else {}
         except ValueError:
             about = {}
-    return about if isinstance(about, dict) else {}, shapes
+    return about if isinstance(about, dict) else {}
 
 
 def _stream(
@@ -111,9 +112,14 @@ def _stream(
     importance = "coordinate" if str(optimizer).lower() in _BY_COORDINATE else "energy"
     stream = Stream(model, layers, ranks, importance, {"optimizer": optimizer})
     codecs, chunk = candidates(), config.load().chunk_kib * 256
+
+    def looked_at(name: str, x: np.ndarray) -> dict[str, Any]:
+        piece, shape = sample(x, PER_LAYER), shapes[name]
+        return examined(piece, codecs, chunk, shape if shape and piece.size == x.size else None)
+
     for step, workers in sorted(steps.items()):
         one = workers[min(workers)]
-        stream.statistics[step] = {n: examined(sample(x, PER_LAYER), codecs, chunk) for n, x in one.items()}
+        stream.statistics[step] = {n: looked_at(n, x) for n, x in one.items()}
         before = steps.get(step - 1, {}).get(min(workers), {})
         if before:
             stream.cosines[step] = {n: cosine(x, before[n]) for n, x in one.items() if n in before}

@@ -13,9 +13,13 @@ import numpy as np
 from hvd_gradflow.analyze.statistics import EDGES, WHITE
 from hvd_gradflow.analyze.summary import TARGET
 
-# M. Okabe, K. Ito: Color universal design, 2008; told apart by people with any kind of colour vision.
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
-MARKERS = "os^Dv<PX"  # one more than colors, so that together they repeat late
+# M. Okabe, K. Ito: Color universal design, 2008; told apart by people with any kind of colour vision. Then
+# those of P. Tol: Colour schemes, SRON/EPS/TN/09-002, that differ most from these: each codec has its own.
+COLORS = (
+    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000"),
+    *("#332288", "#661100", "#DDCC77", "#882255", "#999933"),
+)
+MARKERS = "os^Dv<PX>*phd"  # one more than colors, so that together they repeat late
 BANDS = ("lowest eighth", "second eighth", "second quarter", "upper half (between neighbours)")
 MOST_LAYERS = 30  # the largest; more are not to be read
 _WIDTH = 9.0  # inches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from hvd_gradflow.codec.deadzone import Deadzone
 from hvd_gradflow.codec.registry import label
 from hvd_gradflow.codec.wavelet import Wavelet
 from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.reduce.layout import factorizes
 
 _SIMILARITIES = (0.95, 0.9)  # of deadzone, beside its default
 
@@ -24,13 +25,18 @@ def candidates() -> list[Codec]:
     return [*made, *(Deadzone(similarity=s) for s in _SIMILARITIES)]
 
 
-def tried(x: np.ndarray, codecs: Sequence[Codec], chunk: int) -> dict[str, list[float]]:
+def tried(
+    x: np.ndarray, codecs: Sequence[Codec], chunk: int, shape: Sequence[int] | None = None
+) -> dict[str, list[float]]:
     """Return what codecs make of one gradient.
 
     Parameters
     ----------
     x : ndarray of float32
         One dimension, finite, not all zero.
+    shape : sequence of int, optional
+        Of the gradient, if `x` is all of it. Codecs of low rank are left out without: a part of a matrix
+        tells nothing of them.
     codecs : sequence of Codec
         Those that refuse it (of another package, say, or because a value is too large) are left out.
     chunk : int
@@ -43,15 +49,17 @@ def tried(x: np.ndarray, codecs: Sequence[Codec], chunk: int) -> dict[str, list[
     """
     found = {}
     for codec in codecs:
+        if shape is None and factorizes(codec):
+            continue
         try:
-            seen = quality(codec, [x], chunk)
+            seen = quality(codec, [x if shape is None else x.reshape(shape)], chunk)
         except (TypeError, ValueError, ArithmeticError, GradflowError):
             continue
         found[label(codec)] = [seen["bits_per_element"] / 8, seen["relative_error"], seen["similarity"]]
     return found
 
 
-def examined(x: np.ndarray, codecs: Any, chunk: int) -> dict[str, Any]:
+def examined(x: np.ndarray, codecs: Any, chunk: int, shape: Sequence[int] | None = None) -> dict[str, Any]:
     """Return the statistics of one gradient, with what codecs make of it under ``codecs``.
 
     Parameters
@@ -61,6 +69,8 @@ def examined(x: np.ndarray, codecs: Any, chunk: int) -> dict[str, Any]:
     codecs : sequence of Codec
     chunk : int
         Most elements of a payload.
+    shape : sequence of int, optional
+        As of :func:`tried`.
 
     Returns
     -------
@@ -72,11 +82,14 @@ def examined(x: np.ndarray, codecs: Any, chunk: int) -> dict[str, Any]:
         return {"reason": "not finite"}
     if not x.any():
         return {"reason": "zero"}
-    return {**describe(x), "codecs": tried(x, codecs, chunk)}
+    return {**describe(x), "codecs": tried(x, codecs, chunk, shape)}
 
 
 def quality(codec: Codec, tensors: Sequence[np.ndarray], chunk: int) -> dict[str, Any]:
     """Return bits and error of a codec over all tensors, in payloads of at most `chunk` elements.
+
+    Under a codec of low rank each tensor is one payload, and its shape counts. It begins with random factors,
+    as in the first step of a stream, whose later ones begin with those of the step before.
 
     Returns
     -------
@@ -88,11 +101,7 @@ def quality(codec: Codec, tensors: Sequence[np.ndarray], chunk: int) -> dict[str
     coded = count = 0
     inner = norm = decoded_norm = lost = 0.0
     for tensor in tensors:
-        tensor, coder = codec.prepared(tensor) if isinstance(codec, Wavelet) else (tensor, codec)
-        encode = _encoder(coder, tensor)
-        for first in range(0, tensor.size, chunk):
-            part = tensor[first : first + chunk]
-            payload = encode(part, first)
+        for part, payload, coder in _encoded(codec, tensor, chunk):
             x, y = part.astype(np.float64), coder.decode(payload).astype(np.float64)
             coded, count = coded + payload.size, count + part.size
             inner, norm, decoded_norm = inner + dot(x, y), norm + dot(x, x), decoded_norm + dot(y, y)
@@ -106,6 +115,19 @@ def quality(codec: Codec, tensors: Sequence[np.ndarray], chunk: int) -> dict[str
         "similarity": inner / (norm * decoded_norm) ** 0.5 if decoded_norm else 0.0,
         "relative_error": (lost / norm) ** 0.5,
     }
+
+
+def _encoded(codec: Codec, tensor: np.ndarray, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray, Codec]]:
+    """Yield the parts of a tensor as they are encoded, in one dimension, each with payload and decoder."""
+    flat = tensor.reshape(-1)
+    if factorizes(codec):
+        yield flat, codec.encode(tensor), codec
+        return
+    flat, coder = codec.prepared(flat) if isinstance(codec, Wavelet) else (flat, codec)
+    encode = _encoder(coder, flat)
+    for first in range(0, flat.size, chunk):
+        part = flat[first : first + chunk]
+        yield part, encode(part, first), coder
 
 
 def _encoder(codec: Codec, tensor: np.ndarray) -> Callable[[np.ndarray, int], np.ndarray]:

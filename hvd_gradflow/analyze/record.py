@@ -56,6 +56,7 @@ class _Stream:
     def __init__(self, number: int, stream: GradientStream) -> None:
         self.number = number
         self.names = [s.name for s in stream.specs]
+        self.shapes = {s.name: s.shape for s in stream.specs}
         self.leads = stream.reducer.rank == 0
         self.counts: dict[str, int] = {}
         self.steps: dict[int, _Step] = {}
@@ -233,11 +234,12 @@ class Recorder:
             if self._codecs is None:
                 self._codecs = candidates()
             in_use = stream.codecs()
-            layers = {n: self._layer(x, label(in_use[n])) for n, x in step.kept.items()}
+            layers = {n: self._layer(x, known.shapes[n], label(in_use[n])) for n, x in step.kept.items()}
             self._write(kind="layers", **place, layers=layers)
 
-    def _layer(self, x: np.ndarray, codec: str) -> dict[str, Any]:
-        return {**examined(x, self._codecs, self._chunk), "codec": codec}
+    def _layer(self, x: np.ndarray, shape: tuple[int, ...], codec: str) -> dict[str, Any]:
+        whole = shape if x.size == math.prod(shape) else None
+        return {**examined(x, self._codecs, self._chunk, whole), "codec": codec}
 
     def _write(self, **line: Any) -> None:
         text = json.dumps(line, allow_nan=False).encode() + b"\n"

@@ -13,6 +13,7 @@ from hvd_gradflow.analyze import npz, recording
 from hvd_gradflow.analyze.advice import advise
 from hvd_gradflow.analyze.statistics import EDGES, QUANTILES, WHITE
 from hvd_gradflow.analyze.summary import TARGET, summarize
+from hvd_gradflow.codec.registry import written
 from hvd_gradflow.errors import ConfigError
 
 ROWS = 40  # of the table of layers; the JSON has all
@@ -101,7 +102,7 @@ def _noise(row: dict[str, Any]) -> str:
 
 def _own(row: dict[str, Any]) -> str:
     best = row["smallest"]
-    return "-" if best is None or not row["compressed"] else best
+    return "-" if best is None or not row["compressed"] else written(best)
 
 
 def _bytes(row: dict[str, Any]) -> str:
@@ -151,7 +152,7 @@ def _codecs(summary: dict[str, Any]) -> list[str]:
         ],
         [
             [
-                name,
+                written(name),
                 f"{c['bytes']:.4f}",
                 f"{4 / c['bytes']:.1f}",
                 f"{c['error']:.2e}",

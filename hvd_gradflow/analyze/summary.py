@@ -11,7 +11,9 @@ from hvd_gradflow.analyze.recording import Layer, Stream
 from hvd_gradflow.analyze.statistics import noise_scale
 
 TARGET = 0.985  # the cosine that a codec is asked to keep: the default of deadzone
-BY_ENERGY = ("deadzone", "topk", "powersgd", "wavelet")  # codecs without a fixed layout
+# Codecs without a fixed layout, the simplest to live with first: fewest options, least memory and time.
+BY_ENERGY = ("deadzone", "topk", "powersgd", "wavelet")
+ALIKE = 0.02  # of the bytes: what differs by less is as small
 _NEARLY = 5e-4  # a search for a step ends this near
 _NUMBERS = ("rms", "max", "zeros", "small", "held", "kurtosis")
 _LISTS = ("bands", "quantiles", "histogram")
@@ -37,8 +39,9 @@ def summarize(stream: Stream, min_elements: int) -> dict[str, Any]:
         :func:`hvd_gradflow.analyze.statistics.describe` gives; ``codec``: the latest that it travelled by;
         ``energy``: mean square norm; ``next_cosine``: median cosine between successive steps; ``noise_scale``
         in batches of one rank; ``codecs``: for each its median ``bytes`` for an element, ``error`` and
-        ``similarity``; ``smallest``: the one with the fewest bytes that keeps TARGET, under importance
-        "coordinate" of those with a fixed layout. None: not known.
+        ``similarity``; ``smallest``: the simplest of those that keep TARGET in the fewest bytes, or
+        ALIKE more, under importance "coordinate" of those with a fixed layout; ``alike``: the others of
+        these. None: not known.
 
         Rows of kinds and of the model weigh layers by elements; errors and similarities by energy, or under
         importance "coordinate" by elements. Only layers that are large enough to be compressed enter them.
@@ -64,7 +67,7 @@ def summarize(stream: Stream, min_elements: int) -> dict[str, Any]:
 
 
 def smallest(codecs: dict[str, dict[str, float]], fixed: bool) -> str | None:
-    """Return the codec with the fewest bytes that keeps TARGET, or None.
+    """Return the simplest codec of those that keep TARGET in the fewest bytes or ALIKE more; None: none does.
 
     Parameters
     ----------
@@ -73,12 +76,25 @@ def smallest(codecs: dict[str, dict[str, float]], fixed: bool) -> str | None:
     fixed : bool
         Leave out those that spend bits where the energy is, and send little else.
     """
-    fit = [
-        (found["bytes"], name)
+    return next(iter(_smallest(codecs, fixed)), None)
+
+
+def _smallest(codecs: dict[str, dict[str, float]], fixed: bool) -> list[str]:
+    """Those that are as small as the smallest, the simplest first; of equally simple ones the smallest."""
+    fit = {
+        name: found["bytes"]
         for name, found in codecs.items()
-        if found["similarity"] >= TARGET - _NEARLY and not (fixed and name.startswith(BY_ENERGY))
-    ]
-    return min(fit)[1] if fit else None
+        if found["similarity"] >= TARGET - _NEARLY and not (fixed and _rank(name))
+    }
+    least = min(fit.values(), default=0.0)
+    near = [name for name, size in fit.items() if size <= (1 + ALIKE) * least]
+    return sorted(near, key=lambda name: (_rank(name), ":" in name, fit[name]))
+
+
+def _rank(name: str) -> int:
+    """0 for a codec with a fixed layout; for others the higher, the less simple."""
+    codec = name.partition(":")[0]
+    return BY_ENERGY.index(codec) + 1 if codec in BY_ENERGY else 0
 
 
 def over_time(stream: Stream, rows: Sequence[dict[str, Any]]) -> dict[str, list[list[Any]]]:
@@ -142,7 +158,7 @@ def _row(stream: Stream, index: int, layer: Layer, min_elements: int) -> dict[st
     row["energy"] = fmean(squares) if squares else (row["rms"] or 0.0) ** 2 * layer.elements
     row["noise_scale"] = _noise(stream, [index], _both(stream))
     row["codecs"] = _codecs(told)
-    row["smallest"] = smallest(row["codecs"], stream.importance == "coordinate")
+    row |= _choice(row["codecs"], stream)
     return row
 
 
@@ -187,8 +203,12 @@ def _merged(stream: Stream, name: str, rows: Sequence[dict[str, Any]]) -> dict[s
             "similarity": _mean([c["similarity"] for c in each], heed),
             "weakest": min(each, key=lambda c: c["similarity"])["similarity"],
         }
-    found["smallest"] = smallest(found["codecs"], stream.importance == "coordinate")
-    return found
+    return found | _choice(found["codecs"], stream)
+
+
+def _choice(codecs: dict[str, dict[str, float]], stream: Stream) -> dict[str, Any]:
+    found = _smallest(codecs, stream.importance == "coordinate")
+    return {"smallest": found[0] if found else None, "alike": found[1:]}
 
 
 def _both(stream: Stream) -> list[int]:

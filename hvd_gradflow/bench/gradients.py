@@ -14,7 +14,7 @@ import numpy as np
 from hvd_gradflow import config
 from hvd_gradflow.analyze.npz import load_gradients
 from hvd_gradflow.analyze.quality import least_bits_per_element, quality
-from hvd_gradflow.bench.codec import TARGETS, alternate, chosen, work
+from hvd_gradflow.bench.codec import TARGETS, alternate, chosen, timed_shape, work
 from hvd_gradflow.bench.tables import cell, write_json
 from hvd_gradflow.codec import Codec
 from hvd_gradflow.errors import ConfigError
@@ -83,10 +83,10 @@ def run_gradient_bench(
             f"{path}: none of its {len(everything)} gradients has GRADFLOW_MIN_ELEMENTS="
             f"{settings.min_elements} elements, and smaller ones are never encoded: lower it"
         )
-    flat = np.concatenate(tensors)
+    flat = np.concatenate([a.reshape(-1) for a in tensors])
     if not flat.any():
         raise ConfigError(f"{path}: all its gradients are zero: record them at another step")
-    energies, lengths = _block_energies(tensors)
+    energies, lengths = _block_energies([a.reshape(-1) for a in tensors])
     timed = np.resize(flat, max(1, round(megabytes * 2**20 / 4)))
     print(
         f"{flat.size} elements in {len(tensors)} tensors; {len(everything) - len(tensors)} are below "
@@ -114,6 +114,7 @@ def _block_energies(tensors: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _speed(codec: Codec, x: np.ndarray, repeats: int) -> dict[str, float | None]:
+    x = timed_shape(codec, x)
     copy, payload = np.zeros_like(x), codec.encode(x, key=1)
     found: dict[str, float | None] = {}
     for op in ("encode", "decode_add"):

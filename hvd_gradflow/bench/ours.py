@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hvd_gradflow.bench.codec import parsed
 from hvd_gradflow.bench.data import Gradients, slices
 from hvd_gradflow.bench.turns import Contender
 from hvd_gradflow.codec import registry
 from hvd_gradflow.codec.policy import as_policy
+from hvd_gradflow.codec.registry import parsed
 from hvd_gradflow.errors import unknown_name
 from hvd_gradflow.frontend.choice import names
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hvd_gradflow.bench import ddp_hooks
-from hvd_gradflow.bench.codec import parsed
 from hvd_gradflow.bench.data import relative_error
 from hvd_gradflow.bench.models import Model
 from hvd_gradflow.bench.turns import Contender
 from hvd_gradflow.bench.world import World
+from hvd_gradflow.codec.registry import parsed
 
 COMPUTE = "compute"  # the system that exchanges nothing
 _RATE = 1e-5  # weights hardly move, so that the last step is like the first

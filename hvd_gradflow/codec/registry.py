@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 from hvd_gradflow.codec.base import Codec
@@ -103,6 +104,34 @@ def label(codec: Codec) -> str:
     usual = get(codec.name).get_config()
     changed = {k: v for k, v in codec.get_config().items() if v != usual[k]}
     return codec.name + (":" + ",".join(f"{k}={v}" for k, v in changed.items()) if changed else "")
+
+
+def parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of ``NAME`` or ``NAME:OPTION=VALUE,OPTION=VALUE``, as of :func:`label`.
+
+    Raises
+    ------
+    ConfigError
+        If it has another form.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"{text!r}: expected NAME or NAME:OPTION=VALUE,OPTION=VALUE")
+        try:
+            options[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[key] = value
+    return name, options
+
+
+def written(text: str) -> str:
+    """Return what a user writes in a script for a label, as in ``Compression.log4(block=512)``."""
+    name, options = parsed(text)
+    given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    return f"Compression.{name}" + (f"({given})" if given else "")
 
 
 def _load_plugins() -> None:

@@ -14,9 +14,11 @@ from hvd_gradflow import cli
 from hvd_gradflow.analyze import npz
 from hvd_gradflow.analyze.advice import LOST, advise, prediction_gain, wavelet_gain
 from hvd_gradflow.analyze.plots import PLOTS
+from hvd_gradflow.analyze.quality import candidates, examined
 from hvd_gradflow.analyze.report import as_text, table
 from hvd_gradflow.analyze.statistics import WHITE
-from hvd_gradflow.analyze.summary import summarize
+from hvd_gradflow.analyze.summary import smallest, summarize
+from hvd_gradflow.codec import registry
 
 SAMPLE = Path(__file__).resolve().parent.parent / "data" / "gradients.npz"
 
@@ -69,6 +71,57 @@ def test_white_noise_has_nothing_to_gain(record):
     assert "Samples: 2 only" in text
 
 
+def test_of_codecs_that_are_as_small_the_simplest_is_named(record):
+    found = record({"fc.weight": white(64, 64)})
+    model = found["model"]
+    by_name = {n: model["codecs"]["deadzone"] for n in ("deadzone", "wavelet", "deadzone:similarity=0.99")}
+    for factor, best, alike in ((0.993, "deadzone", ["wavelet"]), (0.97, "wavelet", [])):
+        codecs = {n: dict(c) for n, c in by_name.items()}
+        codecs["wavelet"]["bytes"] *= factor
+        codecs["deadzone:similarity=0.99"]["bytes"] *= 1.5
+        codecs["log4"] = {**codecs["deadzone"], "bytes": 9.0}
+        layer = {"bytes": 1.0, "error": 0.1}
+        assert smallest({n: {**layer, **c} for n, c in codecs.items()}, fixed=False) == best
+        text = said({**found, "model": {**model, "codecs": codecs, "smallest": best, "alike": alike}})
+        assert f"Compression.{best} is the {'simplest of the ' if alike else ''}smallest that keep" in text
+        assert ("Compression.wavelet (0.7 % fewer bytes)" in text) == bool(alike)
+
+
+def test_what_is_named_can_be_written_in_a_script(record):
+    rare = white(200, 64) * (np.arange(200) % 20 == 0)[:, None]
+    found = record({"embedding.weight": rare, "fc.weight": white(64, 64)})
+    for one in (*found["rows"], found["model"]):
+        one["smallest"] = "deadzone:similarity=0.95"
+    text = as_text({"remarks": [], "streams": [{**found, "advice": advise(found)}]})
+    assert "deadzone:" not in text
+    assert "Compression.deadzone(similarity=0.9) " in text  # in the table of codecs
+    assert sum(line.endswith("  Compression.deadzone(similarity=0.95)") for line in text.splitlines()) == 2
+    assert "For the model: Compression.deadzone(similarity=0.95) is" in " ".join(text.split())
+
+
+def test_low_rank_is_measured_on_matrices(record):
+    x = np.outer(white(64, seed=1), white(96, seed=2))
+    rows = record({"fc.weight": x, "conv.weight": x.reshape(64, 4, 4, 6), "v": white(4096)}, noise=0.0)[
+        "rows"
+    ]
+    for row in rows[:2]:
+        seen = row["codecs"]["powersgd"]
+        assert seen["error"] < 1e-5  # one column and one row are all there is
+        assert 4 * (64 + 96) <= seen["bytes"] * x.size <= 4 * (64 + 96) + 100
+    assert rows[2]["codecs"]["powersgd"]["bytes"] >= 4  # a vector stays as it is
+    part = examined(x.reshape(-1).astype(np.float32), candidates(), 65536)
+    assert "powersgd" not in part["codecs"] and "int8" in part["codecs"]
+
+
+def test_each_codec_has_a_color_of_its_own(record):
+    pytest.importorskip("matplotlib")
+    figure = dict(PLOTS)["codecs"](record({"fc.weight": white(64, 64)}))
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    assert set(names) == set(registry.names()) - {"none"}
+    assert len({handle.get_color() for handle in handles}) == len(names)
+    assert len({handle.get_marker() for handle in handles}) == len(names)
+
+
 def test_smooth_layers_are_told_of(record):
     smooth = np.repeat(white(16, 16, 1), 16, axis=2)
     text = said(record({"conv.weight": smooth.reshape(64, 4, 4, 4), "fc.weight": white(64, 64)}))
@@ -79,7 +132,7 @@ def test_smooth_layers_are_told_of(record):
 def test_a_layer_that_differs_is_named_with_its_reason(record):
     rare = white(200, 64) * (np.arange(200) % 20 == 0)[:, None]
     text = said(record({"embedding.weight": rare, "fc.weight": white(128, 128)}))
-    assert "embedding.weight (dense, 12800 elements): deadzone takes" in text
+    assert "embedding.weight (dense, 12800 elements): Compression.deadzone takes" in text
     assert "95 % of it are exactly zero" in text
 
 

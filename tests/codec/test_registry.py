@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -152,3 +153,21 @@ def test_the_import_is_light():
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"block": 64},
+        {"rounding": "stochastic", "seed": 3, "entropy": True},
+        {"error_feedback": False},
+    ],
+)
+def test_a_label_can_be_read_and_written_in_a_script(options):
+    codec = registry.get("int8", **options)
+    name, read = registry.parsed(registry.label(codec))
+    assert registry.get(name, **read) == codec
+    script = registry.written(registry.label(codec))
+    compression = SimpleNamespace(int8=registry.get("int8"))
+    assert eval(script, {"Compression": compression}) == codec
