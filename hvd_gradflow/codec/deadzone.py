@@ -20,10 +20,12 @@ from hvd_gradflow.errors import ConfigError, WireError
 
 DEFAULT_SIMILARITY = 0.985
 DOMAINS = ("energy", "normalized")
+_MOST = 4.0 * MOST_ELEMENTS_PER_BYTE  # bytes of float32 over those of a payload, of an entropy coded one, too
 # option: what it must be, in words, and the open interval
 _CONTROLS = {
     "similarity": ("a number between 0 and 1", 0.0, 1.0),
-    "target_ratio": ("a number above 1", 1.0, math.inf),
+    # No payload of either kind is shorter: 2 bytes of 1024 zeros, and headers; docs/wire-format.md.
+    "target_ratio": (f"a number above 1 and below {_MOST:g}, at which all values are zero", 1.0, _MOST),
     "step": ("a number above 0", 0.0, math.inf),
 }
 
@@ -50,8 +52,8 @@ class Deadzone(LossyCodec):
         Between 0 and 1, without these: 1 - similarity**2 is the part of the energy of what is to be sent, the
         gradient and what error feedback owes, that is lost (to be sent later).
     target_ratio : float, optional
-        Uncompressed bytes over bytes sent, above 1. One that is out of reach, as for a few elements, leaves
-        only the very largest values.
+        Uncompressed bytes over bytes sent, above 1 and below 2048. One that is out of reach, as for a few
+        elements, leaves only the very largest values; of a stream's a warning tells after a hundred steps.
     step : float, optional
         The step, in root mean squares of the average gradient, were the nodes' gradients not correlated.
     second : {"auto", "exact", "requantize"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_gradflow.codec import policy_budget
 from hvd_gradflow.codec.importance import Importance
-from hvd_gradflow.codec.policy_base import Policy, Spec, codec_of
+from hvd_gradflow.codec.policy_base import Policy, Promise, Spec, codec_of
 from hvd_gradflow.codec.policy_candidates import candidates
 from hvd_gradflow.codec.policy_model import (
     BUCKET_BYTES,
@@ -147,6 +147,10 @@ class AdaptivePolicy(Policy):
 
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, **self._given()}
+
+    def promise(self) -> Promise | None:
+        ratio = self.options.target_ratio
+        return None if ratio is None else Promise(self.name, ratio, everything=True)
 
     def may_normalize(self, importance: str) -> bool:
         bounded = (self.options.target_ratio, self.options.similarity) != (None, None)

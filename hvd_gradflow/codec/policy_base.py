@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hvd_gradflow.codec.policy_model import elements
@@ -30,6 +31,24 @@ class Spec(Protocol):
     @property
     def kind(self) -> str:
         """What it is the gradient of: "dense", "conv", "vector", "embedding" or "other"."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A ratio of gradient bytes to bytes sent that was asked for.
+
+    Attributes
+    ----------
+    name : str
+        What was asked: of a codec or a policy.
+    ratio : float
+    everything : bool
+        Whether gradients that travel uncompressed count.
+    """
+
+    name: str
+    ratio: float
+    everything: bool = False
 
 
 class Policy:
@@ -110,6 +129,10 @@ class Policy:
         """Return what it has decided since the last call: sentences, and the fields of an event for each."""
         return []
 
+    def promise(self) -> Promise | None:
+        """Return the ratio that a user asked for, if that is what it follows."""
+        return None
+
     def may_normalize(self, importance: str) -> bool:
         """Return whether a codec may work in units of the second moment (``domain="normalized"``)."""
         return False
@@ -153,6 +176,10 @@ class FixedPolicy(Policy):
             s.name: self.codec if elements(s.shape) >= min_elements and takes(s.shape) else none
             for s in specs
         }
+
+    def promise(self) -> Promise | None:
+        name, value = getattr(self.codec, "control", ("", 0.0))
+        return Promise(self.codec.name, value) if name == "target_ratio" else None
 
     def may_normalize(self, importance: str) -> bool:
         return self.codec.get_config().get("domain") == "normalized"

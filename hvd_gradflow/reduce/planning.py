@@ -13,6 +13,7 @@ from hvd_gradflow.reduce.lane import Lane, Lanes
 from hvd_gradflow.reduce.layout import Slot, TensorSpec, cut, feeds_back, identify, identify_plan, plan_name
 from hvd_gradflow.reduce.low_rank import LowRank, carried
 from hvd_gradflow.reduce.place import Place
+from hvd_gradflow.reduce.ratio import RatioWatch
 from hvd_gradflow.reduce.residuals import Residuals
 from hvd_gradflow.reduce.steering import Steering
 from hvd_gradflow.reduce.tuner import Tuner, Undecided
@@ -76,6 +77,7 @@ class Planning:
         self._reducer, self._scope, self._terms, self._policy = reducer, scope, terms, policy
         self._residuals, self._low_rank, self._settle = residuals, low_rank, settle
         self._steering = Steering(reducer, scope, policy)
+        self._ratio = RatioWatch(reducer, scope, policy)
         self._tuner: Tuner | None = None
         self._next_table: dict[str, Any] | None = None  # for the next step
         self._identities: dict[str, tuple[str, int]] = {}  # unit name -> manifest and digest, in this plan
@@ -112,6 +114,7 @@ class Planning:
         self._settle()
         self._residuals.release()
         self.forget()
+        self._ratio.restart()
         label = f"{self._scope}.{self.number}."
         self._compare(self.table)
         buckets = cut(terms.specs, table, reducer.config.bucket_mib * 2**20, label, terms.in_place)
@@ -137,6 +140,11 @@ class Planning:
             self._identities[name] = identify([s.spec for s in slots], self.table)
         return self._identities[name]
 
+    @property
+    def counts_payloads(self) -> bool:
+        """Whether the bytes of every unit's payloads are asked for, on all ranks alike."""
+        return self._ratio.asks
+
     def forget(self) -> None:
         """Let the reducer forget the units of this plan."""
         self._reducer.forget([*self._identities, *self._low_rank.names()])
@@ -146,6 +154,7 @@ class Planning:
 
     def saw(self, unit: Any, codec: Any, elements: int) -> None:
         """Take in a tensor of so many elements whose unit has ended."""
+        self._ratio.saw(unit, codec, elements)
         # With staleness the link is never idle at the end of a round: what was measured first holds.
         if self._tuner is not None and not self._terms.max_staleness:
             self._tuner.saw(unit, codec, elements)
@@ -156,6 +165,7 @@ class Planning:
 
     def round_ended(self, statistics: Mapping[str, tuple[float, float]], rounds: int) -> None:
         """Ask the policy, and plan anew if it moved tensors; on all ranks at the same round's end."""
+        self._ratio.round_ended()
         table = self._steering.round_ended(statistics, rounds)
         if self._tuner is not None and not self._terms.max_staleness:
             table = self._tuner.round_ended() or table

@@ -281,7 +281,8 @@ class GradientStream:
             ends=[s.begin - begin for s in slots[1:]] + [end - begin],
             finite=finite,
             state=state,
-            statistics=self._policy.wants_statistics and filling.residual is not None,
+            statistics=(self._policy.wants_statistics and filling.residual is not None)
+            or (self._planning.counts_payloads and bucket.codec.lossy),
             versions=self._lanes.count,
             **parts,
         )

@@ -132,6 +132,7 @@ class TestLayout:
         ({"similarity": 1.0}, "similarity=1.0: expected a number between 0 and 1"),
         ({"similarity": float("nan")}, "similarity=nan"),
         ({"target_ratio": 1}, "target_ratio=1: expected a number above 1"),
+        ({"target_ratio": 2048}, "target_ratio=2048: expected a number above 1 and below 2048, at which all"),
         ({"step": 0}, "step=0: expected a number above 0"),
         ({"step": float("inf")}, "step=inf"),
         ({"step": "1"}, "step='1'"),
@@ -492,3 +493,10 @@ def test_the_most_elements_in_a_byte():
     for n in (1, 1024, 1025, 10**6):
         assert n <= CODEC.max_elements_per_byte * encode(np.zeros(n), 1.0).size
         assert CODEC.decode(encode(np.zeros(n), 1.0)).size == n
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_no_payload_has_the_ratio_that_is_refused(entropy):
+    zeros = np.zeros(2**22, np.float32)
+    size = CODEC(entropy=entropy).encode(zeros).size
+    assert 1000 < zeros.nbytes / size < 2048

@@ -20,6 +20,7 @@ from stepped_common import (
 )
 from stepped_domains import adaptive, normalized, odd_moments
 
+from hvd_gradflow import events
 from hvd_gradflow.reduce import Reducer
 
 
@@ -50,6 +51,24 @@ def control(r: Reducer) -> None:
         # Beside the payloads, of which the ratio is, go energies, heads and control messages.
         check(f"ratio is kept {second}", 0.8 * asked < plain / wire < 1.05 * asked, plain / wire)
         stream.close()
+
+
+def out_of_reach(r: Reducer) -> None:
+    """A ratio that headers do not allow is told once, on one rank, when steps had time; another is not."""
+    for asked, told in ((64, []), (1500, ["out of reach: the payloads of the last 50 steps are "])):
+        heard = []
+        end = events.subscribe(lambda _, fields, to=heard: to.append(fields["message"]))
+        sizes = {"w": 5000, "v": 2000}
+        stream = r.stream(specs(sizes), deadzone(target_ratio=asked), scope=f"reach {asked}")
+        for k in range(160):
+            step(stream, gradients(k, sizes, dict.fromkeys(sizes, 1.0)))
+            if k == 98:
+                early = list(heard)
+        end()
+        stream.close()
+        known = told if comm.rank == 0 else []
+        good = early == [] and len(heard) == len(known) and all(w in h for w, h in zip(known, heard))
+        check(f"ratio out of reach {asked}", good, heard)
 
 
 def leaps(r: Reducer) -> None:
@@ -219,7 +238,8 @@ def two_streams(r: Reducer) -> None:
 
 
 PARTS = {
-    f.__name__: f for f in (control, leaps, restless, joining, two_streams, normalized, odd_moments, adaptive)
+    f.__name__: f
+    for f in (control, out_of_reach, leaps, restless, joining, two_streams, normalized, odd_moments, adaptive)
 }
 with Reducer(comm) as reducer:
     for part in sys.argv[1:] or PARTS:
