@@ -6,27 +6,18 @@ from typing import Any
 
 import numpy as np
 
-import hvd_gradflow
 from hvd_gradflow import codec as codecs
 from hvd_gradflow import config as configuration
-from hvd_gradflow.errors import ConfigError, GradflowError, UnsupportedError
-from hvd_gradflow.reduce import lifecycle, single, single_device
-from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
+from hvd_gradflow.errors import GradflowError
+from hvd_gradflow.reduce import lifecycle, saving, single, single_device
+from hvd_gradflow.reduce.group import Group, require_threads
 from hvd_gradflow.reduce.handle import Handle
-from hvd_gradflow.reduce.layout import digest, factorizes
+from hvd_gradflow.reduce.layout import factorizes
 from hvd_gradflow.reduce.normalizer import Normalizer
 from hvd_gradflow.reduce.place import Place, check_setting, device_of
 from hvd_gradflow.reduce.probe import Prober
 from hvd_gradflow.reduce.residuals import Residuals
-from hvd_gradflow.reduce.topology import discover, tell_of_no_datagrams
-
-_THREADS = (
-    "MPI runs without MPI_THREAD_MULTIPLE, which the background engine needs; import mpi4py (or call "
-    "hvd.init()) before anything else initializes MPI, and use an MPI library with threads"
-)
-
-
-MOST_NODES = 64  # with a deadline: a bit each in the header of a result
+from hvd_gradflow.reduce.submissions import Submissions
 
 
 class Reducer:
@@ -54,62 +45,19 @@ class Reducer:
     """
 
     def __init__(self, comm=None, codec="none", *, config=None, name: str = "world"):
-        from mpi4py import MPI
-
-        from hvd_gradflow.comm import udp
-        from hvd_gradflow.reduce import _engine as native
-
         lifecycle.require_mpi()
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise UnsupportedError(_THREADS)
+        require_threads()
         asked = configuration.load() if config is None else config
-        self.config = asked.resolved()
-        check_setting(self.config.device)
+        check_setting(asked.device)
         self.name = name
         self.codec = _codec(codec)
         self.engine = lifecycle.engine()
-        comm = MPI.COMM_WORLD if comm is None else comm
-        self._comm, request = comm.Idup()
-        finish(request, self.config.submit_timeout, f"setting up the reducer {name!r}")
-        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        # As asked, not what follows: of two ranks with other deadlines the chunks differ, too.
-        settings = {"version": hvd_gradflow.__version__, **asked.shared()}
-        require_equal(self.exchange(settings, "setting up a reducer"), "setting")
-        chunk = self.config.chunk_kib * 1024
-        self._topology = discover(
-            self._comm,
-            MPI.Get_processor_name(),
-            self.config,
-            lambda ranks: native.shared_bytes(ranks, self.config.shm_slots, chunk),
-        )
-        self.rank, self.size = self._comm.rank, self._comm.size
-        self._link = None  # what carries messages between nodes, where it is not MPI
-        if self.config.transport == "udp" and self.node_count == 1 and self.rank == 0:
-            tell_of_no_datagrams(name, self.size)
-        if self.config.transport == "udp" and self.node_count > 1:
-            if self.config.deadline_ms and self.node_count > MOST_NODES:
-                raise UnsupportedError(
-                    f"deadline_ms={self.config.deadline_ms:g} (GRADFLOW_DEADLINE_MS) with {self.node_count}"
-                    f" nodes: a result tells of at most {MOST_NODES}; use 0"
-                )
-            self._link = udp.connect(
-                self.rank, self.nodes, MPI.Get_processor_name(), self.config, self.exchange
-            )
-        self.domain = self.engine.open(
-            MPI._addressof(self._comm),
-            self.rank,
-            self.size,
-            self._topology.nodes,
-            self.config,
-            self._topology.address,
-            name,
-            None if self._link is None else self._link.capsule,
-        )
+        self._group = group = Group(comm, asked, name)
+        self.config, self.rank, self.size = group.config, group.comm.rank, group.comm.size
+        self.domain = group.open_in(self.engine)
         self.closed = False
         self._places: dict[Any, Place] = {}
-        self._sequence: dict[str, int] = {}
-        self._under_way: dict[str, list] = {}
-        self._left_behind: list[Any] = []  # under way when their names were forgotten
+        self.submissions = Submissions(self.engine, self.domain, self.config)
         self.residuals = Residuals()
         self.normalizer = Normalizer()
         self._joining: Handle | None = None
@@ -122,22 +70,22 @@ class Reducer:
     @property
     def nodes(self) -> list[list[int]]:
         """Ranks of each node."""
-        return self._topology.nodes
+        return self._group.nodes
 
     @property
     def node_count(self) -> int:
         """Number of nodes; with one, nothing is ever encoded."""
-        return len(self._topology.nodes)
+        return len(self._group.nodes)
 
     @property
     def local_size(self) -> int:
         """Ranks on this rank's node."""
-        return len(self._topology.node)
+        return len(self._group.node)
 
     @property
     def local_rank(self) -> int:
         """This rank's place in its node."""
-        return self._topology.node.index(self.rank)
+        return self._group.node.index(self.rank)
 
     def allreduce_async(
         self,
@@ -208,65 +156,10 @@ class Reducer:
 
         return GradientStream(self, specs, codec, **options)
 
-    def submit(self, *, name, identity, codec, dtype, elements, source, target, factors, keep,
-               residual=None, unchecked=False, backup=None, rescale=None, ends=(), finite=True,
-               statistics=False, state=0, versions=1, device=None, split=0, deadline=0.0):  # fmt: skip
-        """Hand one unit to the engine (used by streams); returns the engine's unit.
-
-        `identity` is the manifest of its tensors and that text's digest; `state` a digest of whatever else
-        all ranks must have alike. Where it is `unchecked`, on all ranks, nobody needs to know whether the
-        input is `finite`: where a result is not, the residual becomes what it was, for which `backup` is
-        room. Of one name `versions` may be under way; `rescale` is what the residual is multiplied with once
-        those before this one have ended. With a `device` (:attr:`Pieces.native`) all of them are on it. With
-        a `split` so many elements go first; the others let later units pass, and if their turn has not come
-        after `deadline` seconds (0: they wait) all ranks get zeros for them and owe what they had.
-        """
-        codec = codec.carrier
-        self.admit(name, codec, versions)
-        if self.config.backend != "cpu" or not self.engine.has_codec(codec.wire_id):
-            self.engine.add_codec(codec)
-        spec = codec.spec()
-        text, digested = identity
-        sequence = self.steps_of(name)
-        from hvd_gradflow.reduce import _engine as native
-
-        flags = native.FLAG_ERROR_FEEDBACK if residual is not None else 0
-        if unchecked:
-            flags |= native.FLAG_UNCHECKED
-        if statistics:
-            flags |= native.FLAG_STATISTICS
-        if getattr(codec, "stepped", False):
-            flags |= native.FLAG_STEPPED
-        unit = self.engine.submit(
-            self.domain,
-            name=name,
-            manifest=text,
-            name_hash=digest(name),
-            digest=digested,
-            sequence=sequence,
-            spec=spec,
-            elements=elements,
-            dtype=dtype,
-            flags=flags,
-            state=state,
-            node_scale=factors.node,
-            home_scale=factors.home,
-            post_scale=factors.post,
-            source=source,
-            target=target,
-            residual=_address(residual),
-            backup=_address(backup),
-            rescale=_address(rescale),
-            ends=list(ends),
-            finite=finite,
-            keep=(keep, residual, backup, rescale),
-            device=device,
-            split=split,
-            deadline=deadline,
-        )
-        self._sequence[name] = sequence + 1
-        self._under_way[name] = [*_unfinished(self._under_way.get(name, ())), unit]
-        return unit
+    def submit(self, *, name: str, codec, versions: int = 1, **terms):
+        """Hand one unit to the engine (used by streams), after :meth:`admit`: see :class:`Submissions`."""
+        self.admit(name, codec.carrier, versions)
+        return self.submissions.submit(name=name, codec=codec, versions=versions, **terms)
 
     def join_async(self) -> Handle:
         """Say that this rank has no more data: until all ranks have, it takes part with zeros.
@@ -283,7 +176,7 @@ class Reducer:
         def collect(unit):
             self._joining = None
             # Ranks that joined early have counted fewer steps, and learned from fewer results.
-            self._sequence.clear()
+            self.submissions.restart()
             self.residuals.in_gradient_units(self.normalizer)
             self.normalizer.restart()
             for stream in self.streams.values():
@@ -303,35 +196,15 @@ class Reducer:
         float32, in units of the average, summed over the ranks: it does not depend on their number.
         Names of a stream are prefixed by its scope and a slash.
         """
-        self._check_idle()
-        self.residuals.in_gradient_units(self.normalizer)
-        state = self.residuals.total(self, self.residuals.sizes_everywhere(self))
-        for scope, stream in sorted(self.streams.items()):
-            state.update({f"{scope}/{name}": value for name, value in stream.residual_state().items()})
-        return state
+        return saving.state_of(self)
 
     def load_residual_state(self, state: dict[str, Any]) -> None:
         """Continue with what :meth:`residual_state` returned; collective, the same `state` on all ranks."""
-        self._check_idle()
-        for scope, stream in sorted(self.streams.items()):
-            prefix = f"{scope}/"
-            stream.load_residual_state(
-                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-            )
-        self.residuals.replace(
-            {k: v for k, v in state.items() if not any(k.startswith(f"{s}/") for s in self.streams)},
-            self.rank,
-        )
+        saving.load(self, state)
 
     def exchange(self, value, what: str) -> list:
         """Give every rank the (JSON-able) values of all ranks, in order of rank; collective."""
-        return exchange(self._comm, value, self.config.submit_timeout, what)
-
-    def _check_idle(self) -> None:
-        owing = self.residuals.sizes()
-        busy = [n for n, units in self._under_way.items() if n in owing and _unfinished(units)]
-        if busy:
-            raise GradflowError(f"residuals while tensor {busy[0]!r} is under way: wait for it first")
+        return self._group.exchange(value, what)
 
     def counters(self) -> dict[str, int]:
         """Return counts of this rank since the start.
@@ -347,7 +220,8 @@ class Reducer:
         counts, probes = self.engine.traffic(self.domain), self.prober.traffic
         counts = {key: count - probes[key] for key, count in counts.items()}
         counts["wire_bytes_uncompressed"] += round(self.spared)
-        link = {} if self._link is None else {f"udp_{k}": v for k, v in self._link.counters().items()}
+        link = {} if self._group.link is None else self._group.link.counters()
+        link = {f"udp_{key}": count for key, count in link.items()}
         return {**counts, **link, "probe_bytes": probes["wire_bytes"]}
 
     @property
@@ -365,34 +239,18 @@ class Reducer:
         self._check_open()
         if self._joining is not None:
             raise GradflowError(f"tensor {name!r}: this rank has joined; wait for the join first")
-        before = len(_unfinished(self._under_way.get(name, ())))
-        if before >= versions:
-            raise GradflowError(
-                f"tensor {name!r} is already under way (step {self._sequence[name] - before}); "
-                "wait for it first"
-            )
-        block, chunk = codec.spec()["block"], self.config.chunk_kib * 1024
-        if 4 * block > chunk or codec.max_encoded_size(block) > chunk + chunk // 8:
-            raise ConfigError(
-                f"codec {codec!r}: a block of {block} elements does not fit into a chunk of "
-                f"{self.config.chunk_kib} KiB (GRADFLOW_CHUNK_KIB)"
-            )
+        self.submissions.admit(name, codec, versions)
 
     def steps_of(self, name: str) -> int:
         """Return how often a name was submitted; the same on all ranks."""
-        return self._sequence.get(name, 0)
+        return self.submissions.steps_of(name)
 
     def forget(self, names) -> None:
         """Drop what is kept about names that will not come again."""
         lifecycle.check_process()
         if self._joining is not None:
             return  # while others go on, this rank must know what they know
-        self.engine.forget(self.domain, [digest(name) for name in names])
-        self._left_behind = _unfinished(self._left_behind)
-        for name in names:
-            self._sequence.pop(name, None)
-            # The engine works on their memory.
-            self._left_behind += _unfinished(self._under_way.pop(name, ()))
+        self.submissions.forget(names)
 
     def _check_open(self) -> None:
         lifecycle.check_process()
@@ -423,8 +281,7 @@ class Reducer:
         self.closed = error is None
         if self.closed and not quiet:
             # At exit other reducers may be closed in another order elsewhere: there the communicator stays.
-            finish(self._comm.Ibarrier(), self.config.submit_timeout, f"closing the reducer {self.name!r}")
-            self._comm.Free()
+            self._group.leave()
 
     def __enter__(self):
         return self
@@ -432,17 +289,6 @@ class Reducer:
     def __exit__(self, kind, value, trace):
         if kind is None:
             self.close()
-
-
-def _unfinished(units) -> list:
-    return [unit for unit in units if not unit.final]
-
-
-def _address(array) -> int:
-    """Of an array on the host or on a device; 0 for none."""
-    if array is None:
-        return 0
-    return array.ctypes.data if isinstance(array, np.ndarray) else array.address
 
 
 def _codec(codec):
