@@ -23,6 +23,7 @@ from engine_api cimport (
     Engine,
     MPI_Comm,
     MpiTransport,
+    MpiUse,
     Options,
     Topology,
     Traffic,
@@ -129,6 +130,29 @@ cdef class NativeUnit:
     def payload_bytes(self):
         """Bytes of all payloads of all ranks for it; 0 where nothing was measured."""
         return self.unit.get().statistics.bytes
+
+
+cdef class MpiCalls:
+    """For calls of MPI by other threads than the engine's: MPI is not finalized between them.
+
+    ``with MpiCalls() as call: call(request.Test)``. Whoever finalizes MPI waits some seconds for the end of the
+    block. After that, and where MPI is over, a call raises PeerError.
+    """
+
+    def __enter__(self):
+        MpiUse.of_process().begin()
+        return self
+
+    def __exit__(self, *error):
+        MpiUse.of_process().end()
+
+    def __call__(self, function, *arguments):
+        if not MpiUse.of_process().enter():
+            raise error_of(2, "MPI was finalized: another rank has ended, or hvd.shutdown() was called")
+        try:
+            return function(*arguments)
+        finally:
+            MpiUse.of_process().leave()
 
 
 cdef class NativeEngine:

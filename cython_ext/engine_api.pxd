@@ -68,6 +68,16 @@ cdef extern from "engine/mpi_transport.hpp" namespace "gf" nogil:
         MpiTransport(MPI_Comm)
 
 
+cdef extern from "engine/mpi_use.hpp" namespace "gf" nogil:
+    cdef cppclass MpiUse:
+        @staticmethod
+        MpiUse &of_process()
+        void begin()
+        void end()
+        cbool enter()
+        void leave()
+
+
 cdef extern from "engine/engine.hpp" namespace "gf" nogil:
     cdef cppclass Atomic "std::atomic<uint64_t>":
         uint64_t load()

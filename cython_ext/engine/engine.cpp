@@ -7,6 +7,8 @@
 #include <sys/prctl.h>
 #endif
 
+#include "mpi_use.hpp"
+
 namespace gf {
 
 namespace {
@@ -15,6 +17,7 @@ constexpr double kNap = 20e-6;          // while something is under way
 constexpr double kLongNap = 500e-6;     // while it has not moved for some time
 constexpr double kIdleNap = 1e-3;       // while nothing is under way here
 constexpr double kLongIdleNap = 10e-3;  // nor was for some time; a submit ends it at once
+constexpr double kLastWords = 5;  // seconds in which others may end what they do by MPI, before MPI ends
 constexpr const char *kEnded = "the engine has ended, since MPI was finalized or the program exits";
 constexpr double kStoodStill = 1.0;  // a gap between two rounds that only a stopped process has
 
@@ -173,6 +176,7 @@ void Engine::refuse(const UnitPtr &unit) {
 
 int Engine::on_finalize(MPI_Comm, int keyval, void *engine, void *) {
   static_cast<Engine *>(engine)->stop();
+  MpiUse::of_process().finalize(kLastWords);
   return MPI_Comm_free_keyval(&keyval);
 }
 

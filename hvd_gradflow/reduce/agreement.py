@@ -28,16 +28,24 @@ def finish(request, timeout: float, what: str, *buffers) -> None:
     Raises
     ------
     PeerError
-        If `timeout` seconds were not enough: not every rank takes part.
+        If `timeout` seconds were not enough: not every rank takes part. Or MPI was finalized meanwhile.
     """
     deadline = time.monotonic() + timeout
     pause = 1e-5
-    while not request.Test():
-        if time.monotonic() > deadline:
-            _given_up.append((request, buffers))
-            raise PeerError(f"{what}: not every rank took part within {timeout:g} s")
-        time.sleep(pause)
-        pause = min(2 * pause, 0.01)
+    with native().MpiCalls() as call:
+        while not call(request.Test):
+            if time.monotonic() > deadline:
+                _given_up.append((request, buffers))
+                raise PeerError(f"{what}: not every rank took part within {timeout:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+
+
+def native() -> Any:
+    """Return the compiled engine; with what is missing said, where it was not built."""
+    from hvd_gradflow.reduce import _engine
+
+    return _engine
 
 
 def exchange(comm, value: Any, timeout: float, what: str) -> list[Any]:
@@ -77,11 +85,12 @@ def meet(comm, ranks, timeout: float, what: str) -> None:
     sends = [comm.Isend(nothing, dest=r, tag=tag) for r in others]
     arrivals = {r: comm.Irecv(nothing, source=r, tag=tag) for r in others}
     deadline = time.monotonic() + timeout
-    while missing := [r for r, request in arrivals.items() if not request.Test()]:
-        if time.monotonic() > deadline:
-            _given_up.append((sends, arrivals, nothing))
-            raise PeerError(f"{what}: ranks {missing} did not take part within {timeout:g} s")
-        time.sleep(0.001)
+    with native().MpiCalls() as call:
+        while missing := [r for r, request in arrivals.items() if not call(request.Test)]:
+            if time.monotonic() > deadline:
+                _given_up.append((sends, arrivals, nothing))
+                raise PeerError(f"{what}: ranks {missing} did not take part within {timeout:g} s")
+            time.sleep(0.001)
     for request in sends:
         finish(request, timeout, what, nothing)
 

@@ -7,7 +7,7 @@ from typing import Any
 import hvd_gradflow
 from hvd_gradflow.config import Config
 from hvd_gradflow.errors import UnsupportedError
-from hvd_gradflow.reduce.agreement import exchange, finish, require_equal
+from hvd_gradflow.reduce.agreement import exchange, finish, native, require_equal
 from hvd_gradflow.reduce.topology import discover, tell_of_no_datagrams
 
 MOST_NODES = 64  # with a deadline: a bit each in the header of a result
@@ -53,8 +53,6 @@ class Group:
     def __init__(self, comm, asked: Config, name: str) -> None:
         from mpi4py import MPI
 
-        from hvd_gradflow.reduce import _engine as native
-
         self.config, self.name = asked.resolved(), name
         self.comm: Any
         self.comm, request = (MPI.COMM_WORLD if comm is None else comm).Idup()
@@ -68,7 +66,7 @@ class Group:
             self.comm,
             MPI.Get_processor_name(),
             self.config,
-            lambda ranks: native.shared_bytes(ranks, self.config.shm_slots, chunk),
+            lambda ranks: native().shared_bytes(ranks, self.config.shm_slots, chunk),
         )
         self.nodes, self.node = self._topology.nodes, self._topology.node
         self.link: Any = self._connect() if self.config.transport == "udp" else None
@@ -112,8 +110,11 @@ class Group:
 
     def leave(self) -> None:
         """Free the communicator, when all ranks are here."""
-        finish(self.comm.Ibarrier(), self.config.submit_timeout, f"closing the reducer {self.name!r}")
-        self.comm.Free()
+        with native().MpiCalls() as call:
+            finish(
+                call(self.comm.Ibarrier), self.config.submit_timeout, f"closing the reducer {self.name!r}"
+            )
+            call(self.comm.Free)
 
 
 def require_threads() -> None:

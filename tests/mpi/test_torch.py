@@ -82,6 +82,12 @@ def test_stock_under_horovodrun(horovodrun):
     all_ok(run, checks_of(HERE / "torch_stock.py"))
 
 
+def test_mpi_does_not_end_under_a_rank_that_still_closes(mpirun):
+    run = mpirun(2, [HERE / "torch_shutdown.py"], timeout=60, env=APART)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("ended") == 2
+
+
 @pytest.mark.parametrize("path", ["dropin", pytest.param("stock", marks=pytest.mark.slow)])
 def test_process_sets(mpirun, path):
     run = mpirun(3, [HERE / "torch_sets.py", path], timeout=240, env=APART)
