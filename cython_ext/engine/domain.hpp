@@ -215,6 +215,7 @@ class Domain {
   static double energy_of(const float *a, const float *b, uint64_t count);
   double weight_of(double before, const At &at) const;
   void give_up(const At &at, uint8_t *total, bool first);
+  void stand_in(std::vector<Energy> *energies) const;
   void owe_missed(const At &at, int peer, const Arrival &arrival);
 
   MpiTransport mpi_;

@@ -55,6 +55,16 @@ void Domain::give_up(const At &at, uint8_t *total, bool first) {
   }
 }
 
+// Nodes whose part is missing count as the others on average, or steps would follow the loss.
+void Domain::stand_in(std::vector<Energy> *energies) const {
+  const int nodes = topology_.node_count();
+  const double factor = static_cast<double>(nodes) / (nodes - __builtin_popcountll(reduce_missing_));
+  for (Energy &e : *energies) {
+    e.gradient *= factor;
+    e.residual *= factor;
+  }
+}
+
 void Domain::owe_missed(const At &at, int peer, const Arrival &arrival) {
   auto &kept = kept_[peer];
   if (kept.empty() || kept.front().g != at.g) {

@@ -227,6 +227,7 @@ bool Domain::step_reduce() {
       add_up(part, &statistics.energies);
       part.clear();
     }
+    if (reduce_missing_) stand_in(&statistics.energies);
     send(at, &gather_, &slot, peers, bytes, reduce_bytes_, statistics.energies, reduce_missing_);
     reduce_bytes_ = reduce_missing_ = 0;
     result_done(at, result, std::move(statistics));

@@ -11,7 +11,6 @@ from hvd_gradflow.reduce import Reducer
 
 ELEMENTS = 1 << 20  # of an array: with int8 a byte each on the wire, half to be added up, half of the result
 AHEAD = 4  # arrays under way
-PART = 4096  # elements that are missed as one
 SCALE = 1000  # elements of like size, as a gradient's layers and rows are
 
 
@@ -44,7 +43,7 @@ class ByReducer:
             share of what was to be added up that did not.
         """
         steps = max(order["bytes"] // ELEMENTS, 1)
-        before = self.reducer.counters()["missed"]
+        before = self.reducer.counters()
         under_way = []
         for step in range(steps):
             if len(under_way) == AHEAD:
@@ -54,12 +53,10 @@ class ByReducer:
         for handle in under_way:
             handle.wait()
         seconds = time.monotonic() - began
-        missed = PART * (self.reducer.counters()["missed"] - before)
-        return {
-            "bytes": steps * ELEMENTS - missed,
-            "seconds": seconds,
-            "missed": missed / (steps * ELEMENTS / 2),
-        }
+        count = {key: value - before[key] for key, value in self.reducer.counters().items()}
+        # As many results leave here as there are parts to be added up here: half of what is sent.
+        missed = count["missed"] / (count["payloads"] / 2)
+        return {"bytes": steps * ELEMENTS * (1 - missed / 2), "seconds": seconds, "missed": missed}
 
     def close(self):
         self.reducer.close()
