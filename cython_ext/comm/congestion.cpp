@@ -77,7 +77,7 @@ void Congestion::acknowledged(double time, double rtt, double under_way) {
 }
 
 void Congestion::advance(double time, double under_way) {
-  if (round_began_ && state_ == State::kStartup && !sample_limited_) {
+  if (round_began_ && state_ == State::kStartup && (!sample_limited_ || queues(srtt_))) {
     if (bandwidth_ >= 1.25 * full_) {
       full_ = bandwidth_;
       stalled_ = 0;
