@@ -135,8 +135,8 @@ cdef class NativeUnit:
 cdef class MpiCalls:
     """For calls of MPI by other threads than the engine's: MPI is not finalized between them.
 
-    ``with MpiCalls() as call: call(request.Test)``. Whoever finalizes MPI waits some seconds for the end of the
-    block. After that, and where MPI is over, a call raises PeerError.
+    ``with MpiCalls() as call: call(request.Test)``. Whoever finalizes MPI waits some seconds for the end of
+    the block. After that, and where MPI is over, a call raises PeerError.
     """
 
     def __enter__(self):

@@ -111,9 +111,7 @@ class Group:
     def leave(self) -> None:
         """Free the communicator, when all ranks are here."""
         with native().MpiCalls() as call:
-            finish(
-                call(self.comm.Ibarrier), self.config.submit_timeout, f"closing the reducer {self.name!r}"
-            )
+            finish(call(self.comm.Ibarrier), self.config.submit_timeout, f"closing the reducer {self.name!r}")
             call(self.comm.Free)
 
 

@@ -21,18 +21,24 @@ from links.reducing import ByReducer
 from links.streams import ByTransport
 from links.words import Words
 
+# Messages of 32 KiB under way: 1 MB by TCP, more than links of the bench and their queues hold; it repairs by
+# itself what is lost. By datagrams twice that: one that is lost three times must not stop the others.
+BY_TCP, BY_DATAGRAMS = 32, 64
 
-# Messages under way: for TCP 1 MB, more than links of the bench and their queues hold; it repairs what is lost
-# by itself. For datagrams 2 MB: one that is lost three times must not stop the others.
+
 def made(comm, carrier):
     """Return a carrier; collective. A deadline is written as ``deadline:5``, in milliseconds."""
     kind, _, deadline_ms = carrier.partition(":")
     if kind == "udp":
         where = MPI.Get_processor_name()
         tell = lambda value, what: exchange(comm, value, 60, what)  # noqa: E731
-        return ByTransport(comm.rank, udp.connect(comm.rank, [[0], [1]], where, config.load(), tell), 64)
+        return ByTransport(
+            comm.rank, udp.connect(comm.rank, [[0], [1]], where, config.load(), tell), BY_DATAGRAMS
+        )
     if kind == "mpi":
-        return ByTransport(comm.rank, native.Borrowed(_engine.mpi_transport(MPI._addressof(comm.Dup()))), 32)
+        return ByTransport(
+            comm.rank, native.Borrowed(_engine.mpi_transport(MPI._addressof(comm.Dup()))), BY_TCP
+        )
     return ByReducer(comm, float(deadline_ms or 0))
 
 

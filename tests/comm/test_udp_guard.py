@@ -80,7 +80,9 @@ def test_any_symbols_give_the_others():
         parity = np.zeros((m, 70), np.uint8)
         native.cauchy_parity(source, parity)
         choices = range(m) if k > 4 else range(m + 1)
-        for lost in ({*c} for n in choices for c in itertools.islice(itertools.combinations(range(k), n), 20)):
+        for lost in (
+            {*c} for n in choices for c in itertools.islice(itertools.combinations(range(k), n), 20)
+        ):
             for _ in range(3):
                 which = rng.permutation(m)[: max(len(lost), 1)]
                 damaged = source.copy()

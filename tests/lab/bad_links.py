@@ -109,7 +109,9 @@ def arrived(reducer, warm_up=6, rounds=20):
     for number in range(warm_up + rounds):
         before = reducer.counters()
         rng = np.random.default_rng(10 * number + comm.rank)
-        x = (rng.standard_normal(SIZE) * np.repeat(rng.lognormal(0, 1, SIZE // 1000), 1000)).astype(np.float32)
+        x = (rng.standard_normal(SIZE) * np.repeat(rng.lognormal(0, 1, SIZE // 1000), 1000)).astype(
+            np.float32
+        )
         alike(reducer.allreduce(x, "x", codec="int8", op="sum", out=out), "x")
         after = reducer.counters()
         last = comm.allreduce(np.array([after[name] - before[name] for name in names]))

@@ -15,7 +15,7 @@ assert torch.allclose(total, torch.full((5000,), float(hvd.size())))
 
 
 def late(request, *arguments, finish=group.finish):
-    """Look at the barrier only when the other rank has gone on, and shut Horovod down, which ends MPI here."""
+    """Look at the barrier when the other rank has gone on, and shut Horovod down, which ends MPI."""
     time.sleep(1.0)
     finish(request, *arguments)
 
