@@ -252,7 +252,7 @@ class Domain {
   struct Kept {  // a payload that was sent, until its result tells whether it was in it
     uint64_t g, count;
     size_t slot, bytes;
-    double weight;
+    double energy;  // by which less is owed for it
   };
   std::vector<std::deque<Kept>> kept_;  // by peer, in order
 

@@ -41,8 +41,10 @@ double Domain::weight_of(double before, const At &at) const {
 }
 
 void Domain::keep_sent(const At &at, int peer, size_t slot, size_t bytes, double weight) {
-  kept_[peer].push_back({at.g, scatter_counts_[peer] - 1, slot, bytes, weight});
-  traffic.loose_energy = traffic.loose_energy + weight;
+  // What is not finite has no energy that could be counted with that of others.
+  const double energy = weight < std::numeric_limits<float>::max() ? weight : 0;
+  kept_[peer].push_back({at.g, scatter_counts_[peer] - 1, slot, bytes, energy});
+  traffic.loose_energy = traffic.loose_energy + energy;
 }
 
 void Domain::give_up(const At &at, uint8_t *total, bool first) {
@@ -74,7 +76,7 @@ void Domain::owe_missed(const At &at, int peer, const Arrival &arrival) {
   kept.pop_front();
   float *owed = residual(at);
   if (!(arrival.missing >> topology_.node & 1)) return;
-  traffic.missed_energy = traffic.missed_energy + sent.weight;
+  traffic.missed_energy = traffic.missed_energy + sent.energy;
   if (!owed) return;
   const Arrival mine{at.g, scatter_slots_[peer][sent.slot].payload(), sent.bytes, nullptr, 0, 0};
   decode(at, mine, topology_.rank, scratch_.data(), false);

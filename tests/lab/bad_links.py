@@ -80,6 +80,8 @@ def infinite_parts():
         ill += not np.isfinite(alike_sum(reducer, sick)).all()
     assert 0 < ill < steps, ill
     assert all(np.isfinite(v).all() for v in reducer.residual_state().values())
+    counts = reducer.counters()
+    assert 0 <= counts["missed_energy"] <= 1.001 * counts["loose_energy"] < 1e12, counts
     reducer.close()
 
 
