@@ -11,7 +11,8 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from comm_api cimport (
-    Aead, GuardPlan, LocalHub, LocalTransport, PathState, Transport, UdpCounts, UdpTransport, Weighed
+    Aead, Congestion, GuardPlan, LocalHub, LocalTransport, PathState, RateMark, Transport, UdpCounts,
+    UdpTransport, Weighed
 )
 from comm_api cimport guard_odds as odds_of_guard
 from comm_api cimport cauchy_decode, cauchy_encode, parity_code, parity_for, plan_guard
@@ -95,6 +96,43 @@ def guard_plan(weights, sizes, size_t packet, uint32_t parity, double loss):
         messages.push_back(Weighed(weight, size))
     cdef GuardPlan plan = plan_guard(messages, packet, parity, loss)
     return list(plan.guarded), plan.gain
+
+
+cdef class Pace:
+    """The pace of one path, for packets of one size: what a path asks it and tells it (congestion.hpp)."""
+
+    cdef Congestion *pace
+    cdef size_t packet
+
+    def __cinit__(self, size_t packet):
+        self.pace = new Congestion(packet)
+        self.packet = packet
+
+    def __dealloc__(self):
+        del self.pace
+
+    def sent(self, double time, cbool first):
+        """Return what is to be remembered of a packet that leaves; `first`: none is under way."""
+        return time, self.pace.mark(time, first)
+
+    def acknowledged(self, double time, packets, double under_way, size_t lost=0):
+        """Take in that `packets`, as `sent` returned them, have arrived, and `lost` others have not."""
+        cdef RateMark mark
+        cdef double left = time
+        for left, mark in packets:
+            self.pace.delivered(mark, left, self.packet, time)
+        self.pace.lost(lost, lost + len(packets))
+        self.pace.acknowledged(time, time - left, under_way)
+
+    @property
+    def rate(self):
+        """Bytes per second."""
+        return self.pace.rate()
+
+    @property
+    def window(self):
+        """Bytes that may be under way."""
+        return self.pace.window()
 
 
 cdef class NativeTransport:

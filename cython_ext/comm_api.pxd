@@ -68,6 +68,23 @@ cdef extern from "comm/cauchy.hpp" namespace "gf" nogil:
                         const uint8_t *const *, size_t, uint8_t *const *) except +
 
 
+cdef extern from "comm/congestion.hpp" namespace "gf" nogil:
+    cdef struct RateMark:
+        double delivered
+        double delivered_time
+        double first_sent
+
+    cdef cppclass Congestion:
+        Congestion(size_t)
+        RateMark mark(double, cbool)
+        void delivered(const RateMark &, double, size_t, double)
+        void acknowledged(double, double, double)
+        void lost(double, size_t)
+        double rate()
+        double window()
+        double bandwidth()
+
+
 cdef extern from "comm/udp_transport.hpp" namespace "gf" nogil:
     cdef cppclass Atomic "std::atomic<uint64_t>":
         uint64_t load()

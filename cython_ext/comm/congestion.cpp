@@ -140,10 +140,10 @@ void Congestion::share(double under_way) {
     share_ = bdp();
   } else if (!lost_) {
     share_ += packet_;
-  } else if (!cut_) {
+  } else if (!lost_before_) {  // what is lost in one after the other is lost on the way
     share_ = std::max(kCut * std::min(share_, under_way), bdp());
   }
-  cut_ = lost_;
+  lost_before_ = lost_;
   lost_ = false;
 }
 

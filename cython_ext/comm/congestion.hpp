@@ -64,11 +64,11 @@ class Congestion {
   double phase_began_ = 0, probe_rtt_ends_ = 0;
   double gain_ = 2.885, window_gain_ = 2.885;
   double loss_ = 0, seen_packets_ = 0, seen_lost_ = 0;
-  bool others_ = false;              // fill the queue: it stays when ours is taken out of it
-  double emptied_ = 0, looked_ = 0;  // when ours was last; when its effect was last looked at
-  double drained_rtt_ = 0;           // smallest round trip since
-  double share_ = 0;                 // bytes under way that TCP would allow itself beside them
-  bool lost_ = false, cut_ = false;  // in this round something was lost; in the last one the share was cut
+  bool others_ = false;                      // fill the queue: it stays when ours is taken out of it
+  double emptied_ = 0, looked_ = 0;          // when ours was last; when its effect was last looked at
+  double drained_rtt_ = 0;                   // smallest round trip since
+  double share_ = 0;                         // bytes under way that TCP would allow itself beside them
+  bool lost_ = false, lost_before_ = false;  // something, in this round; in the last one
 };
 
 }  // namespace gf
