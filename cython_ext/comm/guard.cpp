@@ -11,9 +11,10 @@ namespace gf {
 std::vector<double> guard_odds(uint32_t most, uint32_t m, double loss) {
   // How likely r of the m arrive.
   std::vector<double> arrive(m + 1);
+  double ways = 1;
   for (uint32_t r = 0; r <= m; ++r) {
-    const double ways = std::lgamma(m + 1.0) - std::lgamma(r + 1.0) - std::lgamma(m - r + 1.0);
-    arrive[r] = std::exp(ways + r * std::log1p(-loss) + (m - r) * std::log(loss));
+    arrive[r] = ways * std::pow(1 - loss, r) * std::pow(loss, m - r);
+    ways *= static_cast<double>(m - r) / (r + 1);
   }
   // How likely e that are lost can be made from them: by LDPC, that e columns of r random bits are
   // independent.

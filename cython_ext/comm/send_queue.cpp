@@ -12,15 +12,28 @@ namespace {
 size_t bytes_of(const Outgoing &m) { return m.bytes + m.segments * sizeof(Frame); }
 }  // namespace
 
+// Whoever hands over messages does not tell the time, and may have stood idle since it was last told.
+void SendQueue::set(const Limits &limits) {
+  limits_ = limits;
+  if (!loose_anew_) return;
+  loose_anew_ = false;
+  loose_last_ = limits_.now;
+  if (loose_since_ < 0) loose_since_ = limits_.now;
+}
+
 void SendQueue::add(Transport::Ticket ticket) {
   const Outgoing &m = outbox_->at(ticket);
-  auto &queue = m.channel == Transport::kControl ? control_ : m.loose() ? loose_ : exact_;
-  if (m.loose()) {
-    if (loose_.empty()) loose_since_ = limits_.now;
-    loose_last_ = limits_.now;
+  const SegmentRef ref{ticket, m.generation, 0};
+  if (m.channel == Transport::kControl) {
+    control_.push_back(ref);
+  } else if (m.loose() || (!loose_.empty() && outbox_->at(loose_.back().ticket).channel == m.channel)) {
+    if (loose_.empty()) loose_since_ = -1;
+    loose_anew_ = true;
     loose_bytes_ += bytes_of(m);
+    loose_.push_back(ref);
+  } else {
+    exact_.push_back(ref);
   }
-  queue.push_back({ticket, m.generation, 0});
 }
 
 void SendQueue::again(std::vector<SegmentRef> *lost) {
@@ -44,15 +57,16 @@ bool SendQueue::batch_is_due() {
 // Takes messages off the queue of those that may be given up, and deals them out.
 void SendQueue::begin_batch() {
   std::vector<Weighed> messages;
-  size_t bytes = 0;
+  size_t bytes = 0, loose = 0;
   for (const SegmentRef &ref : loose_) {
     const Outgoing &m = outbox_->at(ref.ticket);
     const size_t more = bytes_of(m);
     if (!messages.empty() && bytes + more > limits_.bytes) break;
     bytes += more;
+    if (m.loose()) loose += more;
     messages.push_back({m.weight, more});
   }
-  const auto packets = static_cast<uint32_t>((bytes + limits_.packet - 1) / limits_.packet);
+  const auto packets = static_cast<uint32_t>((loose + limits_.packet - 1) / limits_.packet);
   GuardPlan plan;
   if (limits_.loss > 0) {
     credit_ = std::min(credit_ + kGuardShare * packets, kGuardShare * kGuardPackets);

@@ -12,8 +12,10 @@ namespace gf {
 
 // Lost segments go first, then control messages, then a batch of messages that may be given up: what was
 // picked of it, and then the rest. Between two batches goes what must arrive: so nothing is late only because
-// something else was sent in the middle of its batch. Whoever sends asks `guard` after each packet: it says,
-// once, that what was picked has been sent, and how many packets of parity are due for those since then.
+// something else was sent in the middle of its batch. On the channel of what may be given up it keeps its
+// place behind that: whatever it overtook would be late for the receiver. Whoever sends asks `guard` after
+// each packet: it says, once, that what was picked has been sent, and how many packets of parity are due for
+// those since then.
 class SendQueue {
  public:
   explicit SendQueue(Outbox *outbox) : outbox_(outbox) {}
@@ -25,7 +27,7 @@ class SendQueue {
     double now = 0;
     double lull = 0, patience = 0;  // seconds without more, and in all, that the next batch waits for it
   };
-  void set(const Limits &limits) { limits_ = limits; }
+  void set(const Limits &limits);
 
   void add(Transport::Ticket ticket);
   void again(std::vector<SegmentRef> *lost);
@@ -54,6 +56,7 @@ class SendQueue {
   std::deque<SegmentRef> control_, exact_, loose_, picked_, rest_;
   size_t loose_bytes_ = 0;
   double loose_since_ = 0, loose_last_ = 0;  // when the oldest and the latest of them came
+  bool loose_anew_ = false;                  // some have come since the time was last told
   double credit_ = 0;                        // packets of parity that may be sent
   uint32_t parity_ = 0;
   bool began_ = false;  // something of what was picked was sent

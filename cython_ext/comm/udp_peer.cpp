@@ -135,6 +135,7 @@ void UdpPeer::protect(size_t path, double now) {
   for (uint32_t n = first; n != out.next(); ++n) open += out.open(n);
   const uint32_t k = out.next() - first;
   out.covered = out.next();
+  if (open == 0) return;
   const uint32_t m = parity_for(k, open, std::min(loss(path), kMostLoss));
   if (!out.parity.make(first, k, m, out.kept)) return;
   out.covered_at = now;

@@ -100,7 +100,7 @@ def weighed():
         reducer.close()
     (plain, _), (protected, guard) = shares[0], shares[1]
     assert 0.85 < plain < 0.95, shares
-    assert protected > 0.96, shares
+    assert protected > max(0.94, plain + 0.015), shares  # 0.97, where the machine does nothing else
     assert 0.01 < guard <= 0.055, shares
 
 
