@@ -10,6 +10,7 @@ from typing import Any
 from hvd_gradflow.errors import ConfigError, did_you_mean, unknown_name
 
 PREFIX = "GRADFLOW_"
+LEAST_DEADLINE = 0.1  # milliseconds; below it somebody meant seconds
 
 
 def _setting(
@@ -121,7 +122,12 @@ class Config:
         if self.transport != "udp":
             raise ConfigError(
                 f"GRADFLOW_DEADLINE_MS={self.deadline_ms:g} with GRADFLOW_TRANSPORT={self.transport}: only"
-                " udp lets go of what is late"
+                " udp lets go of what is late; set GRADFLOW_TRANSPORT=udp on all ranks, or no deadline"
+            )
+        if self.deadline_ms < LEAST_DEADLINE:
+            raise ConfigError(
+                f"GRADFLOW_DEADLINE_MS={self.deadline_ms:g}: expected milliseconds, 0 or at least"
+                f" {LEAST_DEADLINE:g}"
             )
         # Much is under way, in small pieces: so that little is late, and rooms for it are small.
         return replace(self, window=self.window or 1024, chunk_kib=min(self.chunk_kib, 32))

@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -52,6 +53,8 @@ class PathOut {
   // The first from which on at most so many are open that need not arrive.
   uint32_t tail(uint32_t loose) const;
   double under_way() const { return under_way_; }
+  // Bytes that can leave one after the other, but for a stream in which as much is always under way.
+  double burst() const { return std::max(congestion_.window() - under_way_, congestion_.window() / 2); }
   Congestion &congestion() { return congestion_; }
   const Congestion &congestion() const { return congestion_; }
   const sockaddr_in &to() const { return to_; }

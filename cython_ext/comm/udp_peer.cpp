@@ -156,22 +156,24 @@ void UdpPeer::guard(uint32_t parity, double now) {
   }
 }
 
-// A batch is as long as the path takes for three quarters of the deadline: its last packets are in time then.
+// A batch is as long as the path takes for three quarters of the deadline, and does not wait for word of its
+// own first packets: its last ones are in time then.
 void UdpPeer::set_limits(double now) {
   SendQueue::Limits limits;
   limits.now = now;
   limits.lull = std::min(kCompany, shared_->deadline / 6);
   limits.patience = shared_->deadline / 4;
   limits.packet = shared_->sizes.frames;
-  double rate = 0;
+  double rate = 0, burst = 0;
   for (size_t p = 0; p < out_.size(); ++p) {
     if (out_[p].dead) continue;
+    burst += out_[p].burst();
     const Congestion &c = out_[p].congestion();
     rate += c.bandwidth() > 0 ? c.bandwidth() : c.rate();
     if (lossy(p)) limits.loss = std::max(limits.loss, std::min(loss(p), kMostLoss));
   }
-  limits.bytes = static_cast<size_t>(
-      std::min(0.75 * shared_->deadline * rate, static_cast<double>(kGuardPackets * shared_->sizes.frames)));
+  const double most = static_cast<double>(kGuardPackets * shared_->sizes.frames);
+  limits.bytes = static_cast<size_t>(std::min({0.75 * shared_->deadline * rate, burst, most}));
   queue_.set(limits);
 }
 

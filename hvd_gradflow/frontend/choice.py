@@ -6,12 +6,14 @@ from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any, TypeVar
 
+from hvd_gradflow import events
 from hvd_gradflow.codec import policy, registry
-from hvd_gradflow.errors import ConfigError, UnsupportedError, unknown_name
+from hvd_gradflow.errors import ConfigError, UnsupportedError, did_you_mean, unknown_name
 from hvd_gradflow.reduce.route import Route
 
 C = TypeVar("C", bound="Choice")
 
+_EXACT = ("none", "topk", "powersgd")  # whatever the deadline
 _OF_ROUTE = tuple(f.name for f in fields(Route))  # options that are not the codec's
 
 
@@ -65,7 +67,20 @@ class Choice:
             changed = replace(self.route, **route)
         except ConfigError as error:
             raise ConfigError(f"{self!r}: {error}") from None
-        return type(self)(self.name, {**self.options, **options}, self._made, changed)
+        if changed.deadline_ms and self.name in _EXACT:
+            events.warn(
+                "%s: deadline_ms=%g changes nothing: %s always arrives exactly (docs/udp.md)",
+                repr(self),
+                changed.deadline_ms,
+                self.name,
+            )
+        try:
+            return type(self)(self.name, {**self.options, **options}, self._made, changed)
+        except ConfigError as error:
+            if "unknown option" not in str(error):
+                raise
+            hint = "".join(did_you_mean(option, _OF_ROUTE) for option in options)
+            raise ConfigError(f"{error}; and of every compression: {', '.join(_OF_ROUTE)}{hint}") from None
 
     def __repr__(self) -> str:
         said = {**dict(sorted(self.options.items())), **self.route.given}

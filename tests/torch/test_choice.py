@@ -116,6 +116,12 @@ def test_a_transport_stays_with_its_choice(monkeypatch):
         ({"transport": "udp", "deadline_ms": "20"}, "deadline_ms='20': expected a finite number"),
         ({"transport": "udp", "deadline_ms": float("nan")}, "deadline_ms=nan: expected a finite number"),
         ({"transport": "mpi", "deadline_ms": 20}, "deadline_ms=20 with transport='mpi': only udp lets go"),
+        (
+            {"transport": "udp", "deadline_ms": 0.02},
+            "deadline_ms=0.02: expected milliseconds, 0 or at least 0.1",
+        ),
+        ({"transport": "udp", "deadline_ms": "20"}, "at most 60000, in milliseconds"),
+        ({"transport": "udp", "deadline": 20}, "of every compression: transport, deadline_ms"),
         ({"deadline_ms": 20}, r"deadline_ms=20 by MPI \(GRADFLOW_TRANSPORT\).*write transport=\"udp\""),
         ({"transport": []}, r"transport=\[\]: expected one of mpi, udp"),
     ],
@@ -130,3 +136,9 @@ def test_a_deadline_alone_where_the_environment_says_udp(monkeypatch):
     monkeypatch.setenv("GRADFLOW_TRANSPORT", "udp")
     assert Compression.log4(deadline_ms=20).route.given == {"deadline_ms": 20.0}
     assert Compression.log4(transport="mpi", deadline_ms=0).route.deadline_ms == 0
+
+
+@pytest.mark.parametrize("name", ["none", "topk", "powersgd"])
+def test_a_deadline_that_changes_nothing_is_told(caplog, name):
+    getattr(Compression, name)(transport="udp", deadline_ms=20)
+    assert f"deadline_ms=20 changes nothing: {name} always arrives exactly" in caplog.text
