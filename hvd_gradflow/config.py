@@ -10,7 +10,6 @@ from typing import Any
 from hvd_gradflow.errors import ConfigError, did_you_mean, unknown_name
 
 PREFIX = "GRADFLOW_"
-LEAST_DEADLINE = 0.1  # milliseconds; below it somebody meant seconds
 
 
 def _setting(
@@ -21,11 +20,15 @@ def _setting(
     high: float = float("inf"),
     choices: tuple = (),
     same: bool = True,
+    unit: str = "",
+    least: float = 0.0,
 ):
-    """Describe one setting; ``same`` marks those that all ranks must agree on."""
-    return field(
-        default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices, "same": same}
-    )
+    """Describe one setting; ``same`` marks those that all ranks must agree on.
+
+    With a ``unit``, what lies between 0 and ``least`` is taken for a value in another one.
+    """
+    described = {"doc": doc, "low": low, "high": high, "choices": choices, "same": same}
+    return field(default=default, metadata={**described, "unit": unit, "least": least})
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class Config:
         " step (transport udp); 0: every byte arrives",
         low=0,
         high=60_000,
+        unit="milliseconds",
+        least=0.1,
     )
     udp_interfaces: str = _setting(
         "",
@@ -124,11 +129,6 @@ class Config:
                 f"GRADFLOW_DEADLINE_MS={self.deadline_ms:g} with GRADFLOW_TRANSPORT={self.transport}: only"
                 " udp lets go of what is late; set GRADFLOW_TRANSPORT=udp on all ranks, or no deadline"
             )
-        if self.deadline_ms < LEAST_DEADLINE:
-            raise ConfigError(
-                f"GRADFLOW_DEADLINE_MS={self.deadline_ms:g}: expected milliseconds, 0 or at least"
-                f" {LEAST_DEADLINE:g}"
-            )
         # Much is under way, in small pieces: so that little is late, and rooms for it are small.
         return replace(self, window=self.window or 1024, chunk_kib=min(self.chunk_kib, 32))
 
@@ -141,14 +141,18 @@ def expected(name: str, value: Any) -> str | None:
     """Return what is expected of a setting, in words; None if `value` will do."""
     f = Config.__dataclass_fields__[name]
     low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
+    unit, least = f.metadata["unit"], f.metadata["least"]
     if choices and value not in choices:
         return f"one of {', '.join(map(str, choices))}"
     if low is None:
         return None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if 0 < value < least:
+            return f"{unit}, 0 or at least {least:g}"
         if low <= value <= high and value < float("inf"):
             return None
-    return f"a finite number of at least {low:g}" + (f" and at most {high:g}" if high != float("inf") else "")
+    bounds = f"at least {low:g}" + (f" and at most {high:g}" if high != float("inf") else "")
+    return f"a finite number of {bounds}" + (f", in {unit}" if unit else "")
 
 
 # Read by setup.py; they may still be set when a program runs.

@@ -9,6 +9,10 @@ class ConfigError(GradflowError, ValueError):
     """An option, name or ``GRADFLOW_*`` variable that does not exist or has an impossible value."""
 
 
+class UnknownOption(ConfigError):
+    """An option that its codec or policy does not have."""
+
+
 class WireError(GradflowError, ValueError):
     """A payload that cannot be decoded: truncated, damaged, of another version or size."""
 

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvd_gradflow.errors import ConfigError, did_you_mean
+from hvd_gradflow.errors import UnknownOption, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -213,4 +213,4 @@ class Codec:
             if option not in known:
                 listed = ", ".join(sorted(known)) or "it has none"
                 hint = did_you_mean(option, known)
-                raise ConfigError(f"codec {cls.name!r}: unknown option {option!r}; known: {listed}{hint}")
+                raise UnknownOption(f"codec {cls.name!r}: unknown option {option!r}; known: {listed}{hint}")

@@ -18,7 +18,7 @@ from hvd_gradflow.codec.policy_model import (
     message_bytes,
     plain_bytes,
 )
-from hvd_gradflow.errors import ConfigError, unknown_name
+from hvd_gradflow.errors import ConfigError, UnknownOption, unknown_name
 
 if TYPE_CHECKING:
     from hvd_gradflow.codec.base import Codec
@@ -118,7 +118,7 @@ class AdaptivePolicy(Policy):
         known = {f.name for f in fields(Options)}
         for name in options:
             if name not in known:
-                raise unknown_name("option of adaptive", name, known)
+                raise UnknownOption(str(unknown_name("option of adaptive", name, known)))
         self.options = Options(**options)
         handed_on = self.options.for_codecs()
         self._use("energy")

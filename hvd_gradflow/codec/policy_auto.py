@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hvd_gradflow.codec import policy_model
 from hvd_gradflow.codec.policy_base import Policy, Spec, codec_of
 from hvd_gradflow.codec.profile import Profile
-from hvd_gradflow.errors import ConfigError, unknown_name
+from hvd_gradflow.errors import ConfigError, UnknownOption, unknown_name
 
 if TYPE_CHECKING:
     from hvd_gradflow.codec.base import Codec
@@ -106,7 +106,7 @@ class AutoPolicy(Policy):
         known = Options.__dataclass_fields__
         for name in options:
             if name not in known:
-                raise unknown_name("option of auto", name, known)
+                raise UnknownOption(str(unknown_name("option of auto", name, known)))
         self.options = Options(**options)
         self.drift, self.overhead, self.window = (
             self.options.drift,

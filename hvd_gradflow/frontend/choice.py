@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from hvd_gradflow import events
 from hvd_gradflow.codec import policy, registry
-from hvd_gradflow.errors import ConfigError, UnsupportedError, did_you_mean, unknown_name
+from hvd_gradflow.errors import ConfigError, UnknownOption, UnsupportedError, did_you_mean, unknown_name
 from hvd_gradflow.reduce.route import Route
 
 C = TypeVar("C", bound="Choice")
@@ -76,11 +76,9 @@ class Choice:
             )
         try:
             return type(self)(self.name, {**self.options, **options}, self._made, changed)
-        except ConfigError as error:
-            if "unknown option" not in str(error):
-                raise
+        except UnknownOption as error:
             hint = "".join(did_you_mean(option, _OF_ROUTE) for option in options)
-            raise ConfigError(f"{error}; and of every compression: {', '.join(_OF_ROUTE)}{hint}") from None
+            raise UnknownOption(f"{error}; and of every compression: {', '.join(_OF_ROUTE)}{hint}") from None
 
     def __repr__(self) -> str:
         said = {**dict(sorted(self.options.items())), **self.route.given}

@@ -42,7 +42,7 @@ def finish(request, timeout: float, what: str, *buffers) -> None:
 
 
 def native() -> Any:
-    """Return the compiled engine; with what is missing said, where it was not built."""
+    """Return the compiled engine, which is loaded only where ranks reduce."""
     from hvd_gradflow.reduce import _engine
 
     return _engine

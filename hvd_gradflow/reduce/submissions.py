@@ -9,6 +9,7 @@ import numpy as np
 
 from hvd_gradflow.config import Config
 from hvd_gradflow.errors import ConfigError, GradflowError
+from hvd_gradflow.reduce.agreement import native
 from hvd_gradflow.reduce.layout import digest
 
 
@@ -71,15 +72,14 @@ class Submissions:
         spec = codec.spec()
         text, digested = identity
         sequence = self.steps_of(name)
-        from hvd_gradflow.reduce import _engine as native
-
-        flags = native.FLAG_ERROR_FEEDBACK if residual is not None else 0
+        engine = native()
+        flags = engine.FLAG_ERROR_FEEDBACK if residual is not None else 0
         if unchecked:
-            flags |= native.FLAG_UNCHECKED
+            flags |= engine.FLAG_UNCHECKED
         if statistics:
-            flags |= native.FLAG_STATISTICS
+            flags |= engine.FLAG_STATISTICS
         if getattr(codec, "stepped", False):
-            flags |= native.FLAG_STEPPED
+            flags |= engine.FLAG_STEPPED
         unit = self._engine.submit(
             self._domain,
             name=name,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.lab
-PROGRAM = [sys.executable, str(Path(__file__).with_name("bad_links.py"))]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +41,15 @@ def launch(lab, monkeypatch, case, **settings):
     monkeypatch.setenv("GRADFLOW_TRANSPORT", "udp")
     for name, value in settings.items():
         monkeypatch.setenv(f"GRADFLOW_{name}", value)
-    done = lab.launch([*PROGRAM, case], launcher="mpirun", timeout=120)
+    both_fine(lab, "bad_links.py", case, said=f"fine {case}")
+
+
+def both_fine(lab, program, *arguments, said):
+    done = lab.launch(
+        [sys.executable, str(Path(__file__).with_name(program)), *arguments], launcher="mpirun", timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(f"fine {case}") == 2
+    assert done.stdout.count(said) == 2
 
 
 def test_exact_results_are_those_of_mpi(bad, monkeypatch):
@@ -60,15 +65,9 @@ def test_what_matters_arrives_within_the_deadline(far, monkeypatch):
 
 
 def test_a_training_has_the_weights_it_has_by_mpi(bad):
-    program = Path(__file__).with_name("bad_links_training.py")
-    done = bad.launch([sys.executable, str(program)], launcher="mpirun", timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("fine training") == 2
+    both_fine(bad, "bad_links_training.py", said="fine training")
 
 
 def test_two_paths_of_which_one_dies_after_the_other(bad, monkeypatch):
     monkeypatch.setenv("GRADFLOW_TRANSPORT", "udp")
-    program = Path(__file__).with_name("two_paths.py")
-    done = bad.launch([sys.executable, str(program)], launcher="mpirun", timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("fine") == 2
+    both_fine(bad, "two_paths.py", said="fine")
