@@ -8,13 +8,12 @@ The library is loaded by its path, so that this module can be imported where the
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
+from codec_api cimport gf_codec_spec, gf_segment, spec_of
 from gpu_api cimport (
     GF_GPU_API_SYMBOL,
     GF_GPU_API_VERSION,
-    gf_codec_spec,
     gf_gpu_api,
     gf_piece,
-    gf_segment,
     gf_wavelet,
     gf_xor_lists,
     library_function,
@@ -27,18 +26,6 @@ include "gpu_library.pxi"
 WIRE_ENTROPY = 100  # GF_GPU_WIRE_ENTROPY
 
 
-cdef gf_codec_spec _spec(dict spec) except *:
-    cdef gf_codec_spec s
-    s.id = spec["id"]
-    s.bits = spec["bits"]
-    s.rounding = spec["rounding"]
-    s.block = spec["block"]
-    s.seed = spec["seed"]
-    s.params[0] = spec["params"][0]
-    s.params[1] = spec["params"][1]
-    return s
-
-
 cdef class Library(LoadedLibrary):
     """One library of kernels, for the device of an index; as its base, with the kernels themselves."""
 
@@ -46,18 +33,18 @@ cdef class Library(LoadedLibrary):
 
     def spec_fault(self, dict spec):
         """Return why these kernels do not take a specification, or None."""
-        cdef gf_codec_spec s = _spec(spec)
+        cdef gf_codec_spec s = spec_of(spec)
         cdef const char *fault = self.api.spec_fault(&s)
         return None if fault == NULL else fault.decode()
 
     def scratch_bytes(self, dict spec, size_t n):
         """Return the bytes of scratch for n elements."""
-        cdef gf_codec_spec s = _spec(spec)
+        cdef gf_codec_spec s = spec_of(spec)
         return self.api.scratch_bytes(&s, n)
 
     def encode(self, dict spec, int dtype, uintptr_t x, uintptr_t residual, size_t n, uint64_t key,
                uint64_t first, uintptr_t out, uintptr_t size, uintptr_t scratch, uintptr_t stream):
-        cdef gf_codec_spec s = _spec(spec)
+        cdef gf_codec_spec s = spec_of(spec)
         cdef size_t room = self.api.scratch_bytes(&s, n)
         cdef int error
         before = self._here()
@@ -69,7 +56,7 @@ cdef class Library(LoadedLibrary):
 
     def decode(self, dict spec, uintptr_t payload, size_t nbytes, uintptr_t out, size_t n, bint add,
                uintptr_t status, uintptr_t scratch, uintptr_t stream):
-        cdef gf_codec_spec s = _spec(spec)
+        cdef gf_codec_spec s = spec_of(spec)
         cdef size_t room = self.api.scratch_bytes(&s, n)
         cdef int error
         before = self._here()
@@ -82,7 +69,7 @@ cdef class Library(LoadedLibrary):
     def encode_stepped(self, dict spec, const uint8_t[::1] segments, int dtype, uintptr_t x,
                        uintptr_t residual, size_t n, uintptr_t out, uintptr_t size, uintptr_t scratch,
                        uintptr_t stream):
-        cdef gf_codec_spec s = _spec(spec)
+        cdef gf_codec_spec s = spec_of(spec)
         cdef size_t room = self.api.scratch_bytes(&s, n), count = segments.shape[0] // sizeof(gf_segment)
         cdef const gf_segment *table = <const gf_segment *>&segments[0] if count else NULL
         cdef int error
@@ -96,7 +83,7 @@ cdef class Library(LoadedLibrary):
 
     def add_codes(self, dict spec, const uint8_t[::1] segments, uintptr_t payload, size_t nbytes,
                   uintptr_t acc, size_t n, uintptr_t status, uintptr_t scratch, uintptr_t stream):
-        cdef gf_codec_spec s = _spec(spec)
+        cdef gf_codec_spec s = spec_of(spec)
         cdef size_t room = self.api.scratch_bytes(&s, n), count = segments.shape[0] // sizeof(gf_segment)
         # Not null, which would mean that any segments will do.
         cdef gf_segment none
@@ -111,7 +98,7 @@ cdef class Library(LoadedLibrary):
 
     def encode_codes(self, dict spec, const uint8_t[::1] segments, int dtype, uintptr_t codes, size_t n,
                      uintptr_t out, uintptr_t size, uintptr_t scratch, uintptr_t stream):
-        cdef gf_codec_spec s = _spec(spec)
+        cdef gf_codec_spec s = spec_of(spec)
         cdef size_t room = self.api.scratch_bytes(&s, n), count = segments.shape[0] // sizeof(gf_segment)
         cdef const gf_segment *table = <const gf_segment *>&segments[0] if count else NULL
         cdef int error

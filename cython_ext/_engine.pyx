@@ -14,6 +14,7 @@ from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from codec_api cimport gf_codec_spec, gf_segment, spec_of
 from engine_api cimport (
     GF_API_CAPSULE,
     GF_API_VERSION,
@@ -31,11 +32,9 @@ from engine_api cimport (
     Unit,
     gf_api,
     gf_codec_ops,
-    gf_codec_spec,
     gf_comm_at,
     gf_domain_error,
     gf_gpu_api,
-    gf_segment,
     gf_shared_bytes,
     gf_unit_failure,
     gf_unit_state,
@@ -276,12 +275,7 @@ cdef class NativeEngine:
         u.spec.name_hash = name_hash
         u.spec.sequence = sequence
         u.spec.elements = elements
-        u.spec.codec.id = spec["id"]
-        u.spec.codec.bits = spec["bits"]
-        u.spec.codec.rounding = spec["rounding"]
-        u.spec.codec.block = spec["block"]
-        u.spec.codec.seed = spec["seed"]
-        u.spec.codec.params[0], u.spec.codec.params[1] = spec["params"]
+        u.spec.codec = spec_of(spec)
         u.spec.dtype = dtype
         u.spec.flags = flags
         u.spec.state = state

@@ -6,6 +6,7 @@ from libc.math cimport isfinite, signbit
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libcpp.vector cimport vector
 
+from codec_api cimport gf_codec_spec, gf_segment, spec_of
 from kernels_api cimport (
     GF_API_CAPSULE,
     Level,
@@ -17,8 +18,6 @@ from kernels_api cimport (
     deadzone_encode_stepped,
     decode_payload,
     encode_payload,
-    gf_codec_spec,
-    gf_segment,
     level,
     max_body_bytes,
     set_level,
@@ -34,14 +33,7 @@ MAX_SUM = 64
 
 
 cdef gf_codec_spec _spec(dict spec) except *:
-    cdef gf_codec_spec s
-    s.id = spec["id"]
-    s.bits = spec["bits"]
-    s.rounding = spec["rounding"]
-    s.block = spec["block"]
-    s.seed = spec["seed"]
-    s.params[0] = spec["params"][0]
-    s.params[1] = spec["params"][1]
+    cdef gf_codec_spec s = spec_of(spec)
     cdef const char *fault = spec_fault(s)
     if fault != NULL:
         raise ConfigError(f"codec specification {spec}: {fault.decode()}")

@@ -6,25 +6,14 @@ from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from codec_api cimport gf_codec_spec, gf_segment
+
 
 cdef extern from "mpi.h" nogil:
     ctypedef void *MPI_Comm
 
 
 cdef extern from "gf_api.h" nogil:
-    ctypedef struct gf_codec_spec:
-        uint16_t id
-        uint8_t bits
-        uint8_t rounding
-        uint32_t block
-        uint64_t seed
-        uint64_t params[2]
-
-    ctypedef struct gf_segment:
-        uint64_t end
-        float step
-        uint32_t reserved
-
     ctypedef struct gf_codec_ops:
         void *ctx
         size_t (*max_encoded_size)(void *, const gf_codec_spec *, size_t) noexcept nogil

@@ -3,20 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-
-cdef extern from "gf_api.h" nogil:
-    cdef struct gf_codec_spec:
-        uint16_t id
-        uint8_t bits
-        uint8_t rounding
-        uint32_t block
-        uint64_t seed
-        uint64_t params[2]
-
-    cdef struct gf_segment:
-        uint64_t end
-        float step
-        uint32_t reserved
+from codec_api cimport gf_codec_spec, gf_segment
 
 
 cdef extern from "../cuda/gpu_api.h" nogil:

@@ -2,22 +2,11 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from codec_api cimport gf_codec_spec, gf_segment
+
 
 cdef extern from "gf_api.h" nogil:
     const char *GF_API_CAPSULE
-
-    cdef struct gf_codec_spec:
-        uint16_t id
-        uint8_t bits
-        uint8_t rounding
-        uint32_t block
-        uint64_t seed
-        uint64_t params[2]
-
-    cdef struct gf_segment:
-        uint64_t end
-        float step
-        uint32_t reserved
 
     cdef struct gf_api:
         int version

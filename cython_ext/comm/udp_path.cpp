@@ -42,7 +42,6 @@ uint32_t PathOut::sent(double now, size_t bytes, bool exact, std::vector<Segment
   s.mark = congestion_.mark(now, under_way_ == 0);
   s.segments.swap(*segments);
   under_way_ += static_cast<double>(bytes);
-  ++sent_packets;
   return number;
 }
 
@@ -51,7 +50,6 @@ void PathOut::lose(Sent *sent, double now, Outbox *outbox, std::vector<SegmentRe
   sent->lost = now;
   --open_;
   under_way_ -= sent->bytes;
-  ++lost_packets;
   for (const SegmentRef &ref : sent->segments) {
     if (outbox->find(ref)) lost->push_back(ref);
   }

@@ -63,7 +63,6 @@ class PathOut {
   bool dead = false;  // nothing came back for long, while another path lives
   double heard = 0;   // when something came last
   double asked = 0;   // when a dead path was last tried
-  uint64_t lost_packets = 0, sent_packets = 0;
   Kept kept;
   ParityOut parity;
   ParityOut guard;          // the same for what was picked of a batch; goes before all data
